@@ -1,0 +1,1 @@
+"""experiments: a figure or table of the paper -> one command that computes, stores and draws it."""

@@ -1,0 +1,188 @@
+"""records: graded answers -> lines of a file that an evaluation can go on from.
+
+In: `Record`s as they come, and the settings that they depend on. Out: `records.jsonl` with one JSON object a
+question-sample, and `settings.json` beside it.
+A question counts as done when all of its samples are in the file; what a crash left half written is dropped and redone.
+Source: ours.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from igrpo_train.errors import DiskError
+from igrpo_train.question import Question
+from igrpo_train.tracking import write_text
+
+RECORDS: Final = "records.jsonl"
+SETTINGS: Final = "settings.json"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One answer to one question, graded, with how it came about."""
+
+    id: str
+    """Of the question."""
+    sample: int
+    """Which of the question's samples, from 0."""
+    question: str
+    source: str
+    """Data set, empty when unknown."""
+    hops: int
+    """Facts to chain, 0 when unknown."""
+    golds: tuple[str, ...]
+    """Accepted answers."""
+    prediction: str | None
+    """The answer, None when there is none."""
+    answered: bool
+    exact_match: float
+    """1 or 0, by `igrpo_train.rewards.exact_match`."""
+    f1: float
+    """In [0, 1], by `igrpo_train.rewards.f1`."""
+    turns: int
+    searches: int
+    """Searches that were carried out: one in the last allowed turn is not."""
+    invalid_turns: int
+    """Turns without exactly one clear action."""
+    response_tokens: int
+    """Tokens that the policy sampled, all turns together."""
+    transcript: tuple[Mapping[str, Any], ...]
+    """The turns as `igrpo_train.search.session.turn_record` writes them: text, action, observation and so on."""
+    seconds: float = field(compare=False)
+    """Wall time of its batch over the batch's records; a measurement, so it is no part of a record's identity."""
+
+
+def record_to_line(record: Record) -> str:
+    """One line of JSON, without its end.
+
+    Example:
+        >>> record = record_from_row({**dict.fromkeys(_FIELDS), "golds": ["Ghent"], "transcript": []})
+        >>> record_from_row(json.loads(record_to_line(record))) == record
+        True
+    """
+    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False)
+
+
+def record_from_row(row: Mapping[str, Any]) -> Record:
+    """A record from its JSON object.
+
+    Raises:
+        ValueError: the object does not have exactly the fields of a record.
+    """
+    if not isinstance(row, Mapping) or set(row) != set(_FIELDS):
+        given = sorted(row) if isinstance(row, Mapping) else row
+        raise ValueError(f"a record must have the fields {', '.join(_FIELDS)}, got {given}")
+    return Record(**{**row, "golds": tuple(row["golds"]), "transcript": tuple(row["transcript"])})
+
+
+_FIELDS: Final = tuple(entry.name for entry in fields(Record))
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file; a last line without its end was cut off by a crash and is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another line is no record; the message names it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"records must be a file, got {str(path)!r}: evaluate first")
+    lines = path.read_bytes().split(b"\n")
+    records = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            records.append(record_from_row(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: {error}: the file was changed, remove the line") from error
+    if lines[-1]:
+        logger.warning("%s ends in the middle of a record: it is dropped and redone", path)
+    return records
+
+
+def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, resume: bool) -> list[Record]:
+    """Make or reopen the folder of an evaluation.
+
+    Args:
+        folder: gets `settings.json`, and later the records.
+        settings: everything that a record depends on, flat.
+        samples: records that a question has when it is done.
+        resume: go on with the records that are there, if any.
+
+    Returns:
+        the records of all questions that are done; the file then holds exactly these.
+
+    Raises:
+        ValueError: the folder holds records and `resume` is not given, or they were written by other settings.
+        FileNotFoundError: there are records without the settings that they depend on.
+        DiskError: the folder cannot be written.
+    """
+    path = folder / RECORDS
+    kept: list[Record] = []
+    if path.exists():
+        if not resume:
+            raise ValueError(
+                f"out must be a new folder, got {str(folder)!r}, which holds records: go on with --resume, or name another"
+            )
+        _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
+        kept = _keep_done(path, samples)
+    _make_folder(folder)
+    write_text(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    return kept
+
+
+def check_questions(records: Sequence[Record], questions: Sequence[Question], folder: Path) -> None:
+    """Refuse to go on with records of questions that now have another text or other answers.
+
+    Raises:
+        ValueError: names the first such question.
+    """
+    asked = {question.id: question for question in questions}
+    for record in records:
+        question = asked.get(record.id)
+        if question is None:
+            continue
+        for name, recorded, given in (("text", record.question, question.text), ("answers", record.golds, question.answers)):
+            if recorded != given:
+                raise ValueError(
+                    f"{name} of question {record.id!r} must be {recorded!r} as in {folder / RECORDS} to resume, got "
+                    f"{given!r}: restore the file of data.validation, or give --out a new folder"
+                )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"out must be a folder that can be written, got {str(folder)!r} ({error.strerror}): name another"
+        ) from error
+
+
+def _keep_done(path: Path, samples: int) -> list[Record]:
+    """Records of finished questions; the file is rewritten when it holds anything else."""
+    records = read_records(path)
+    have = Counter(record.id for record in records)
+    kept = [record for record in records if have[record.id] == samples]
+    text = "".join(record_to_line(record) + "\n" for record in kept)
+    if text.encode() != path.read_bytes():
+        write_text(path, text)
+    return kept
+
+
+def _check_same(path: Path, settings: Mapping[str, object]) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"out must hold {SETTINGS} to resume, got no {str(path)!r}: give --out a new folder")
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for name in sorted({*saved, *settings}):
+        if saved.get(name) != settings.get(name):
+            raise ValueError(
+                f"{name} must be {saved.get(name)!r} as in {path} to resume, got {settings.get(name)!r}: "
+                "set it back, or give --out a new folder"
+            )

@@ -1,0 +1,106 @@
+"""igrpo_theory: trees of turns, grown, measured and proved on; numpy only.
+
+The functions here are the ones that training and evaluation run. A tree is generic over what a node carries: a state of
+a synthetic policy in this package, a turn of a language model elsewhere.
+
+Order of the pipeline: `tree` <- `values`, `randomness`, `expansion` -> `growth` -> `paths` -> `advantages`; beside it
+`worlds` (synthetic policies that can be enumerated) and `teacher` (the law that growing targets).
+
+Letters in shapes:
+    Q  questions of a batch; a question's slot is its place in it
+    N  nodes of the forest; L its leaves; n the nodes of one call
+    A  active nodes of one stage, over all questions
+    P  root-to-leaf paths; D the depth of the deepest; a row is a (path, turn) pair
+    G  groups that statistics are taken over
+    S  states of a policy tree; K its complete paths
+
+Symbols:
+    pi(o)    law of a path under the policy          s(h)    score of a node
+    val(h)   value of a node                         IG(h)   s(h) - s(parent)
+    V(o)     sum of val over a path but its leaf     gamma   strength of the tilt
+    mu(o)    teacher law, pi(o) exp(gamma V(o)) / Z  B, c    budget and cap of a stage
+"""
+
+from igrpo_theory.advantages import GroupStatistics, Unit, group_advantages, group_statistics, normalise_by
+from igrpo_theory.expansion import (
+    BudgetMode,
+    Scheme,
+    cap_at_step,
+    draw_expansions,
+    expansion_probabilities,
+    stage_budget,
+)
+from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
+from igrpo_theory.paths import Paths, multiplicity, path_values, root_to_leaf_paths
+from igrpo_theory.randomness import Stream, fold, question_keys, text_key, uniforms
+from igrpo_theory.teacher import (
+    Recursion,
+    kl_divergence,
+    log_partition,
+    objective,
+    reward_derivative,
+    teacher_law,
+    teacher_law_by_recursion,
+    total_variation,
+)
+from igrpo_theory.tree import NodeStatus, RolloutTree
+from igrpo_theory.values import Criterion, information_gain, node_value
+from igrpo_theory.worlds import (
+    PathLaw,
+    PolicyTree,
+    PolicyTreeWorld,
+    enumerate_paths,
+    random_policy_tree,
+    read_policy_tree,
+    states_of,
+)
+
+__all__ = [
+    "BudgetMode",
+    "Criterion",
+    "GroupStatistics",
+    "Growth",
+    "GrowthRule",
+    "NodeStatus",
+    "PathLaw",
+    "Paths",
+    "PolicyTree",
+    "PolicyTreeWorld",
+    "Proposal",
+    "Recursion",
+    "RolloutTree",
+    "RootScore",
+    "Scheme",
+    "Stage",
+    "Stream",
+    "Unit",
+    "World",
+    "cap_at_step",
+    "draw_expansions",
+    "enumerate_paths",
+    "expansion_probabilities",
+    "fold",
+    "group_advantages",
+    "group_statistics",
+    "grow",
+    "information_gain",
+    "kl_divergence",
+    "log_partition",
+    "multiplicity",
+    "node_value",
+    "normalise_by",
+    "objective",
+    "path_values",
+    "question_keys",
+    "random_policy_tree",
+    "read_policy_tree",
+    "reward_derivative",
+    "root_to_leaf_paths",
+    "stage_budget",
+    "states_of",
+    "teacher_law",
+    "teacher_law_by_recursion",
+    "text_key",
+    "total_variation",
+    "uniforms",
+]

@@ -1,0 +1,244 @@
+"""growth: questions, a world and a rule -> grown trees.
+
+In: roots, one key a question, and a `World` that proposes and scores turns. Out: the forest and a record of each stage.
+This is the one growing loop: a chain is cap 1, evaluation is a budget of 1, and the theorem is tested on it.
+
+Letters: Q questions, A active nodes of one stage, n the nodes of one call.
+Source: IGRPO (arXiv 2607.06223), tree construction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt64
+
+from igrpo_theory import expansion
+from igrpo_theory.randomness import Stream, fold
+from igrpo_theory.tree import NodeStatus, RolloutTree
+from igrpo_theory.values import Criterion, node_value
+
+Payload = TypeVar("Payload")
+RootScore = Literal["zero", "evaluate"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrowthRule:
+    """How trees grow; the defaults are the paper's.
+
+    Source: IGRPO (arXiv 2607.06223), rollout settings.
+
+    Example:
+        >>> GrowthRule(cap=1).needs_scores, GrowthRule().needs_scores
+        (False, True)
+    """
+
+    budget: int = 5
+    """Children of the root, and the most children a later stage draws for a question."""
+    cap: int = 2
+    """Most children of a node below the root; 1 grows chains, cap = budget is no cap."""
+    gamma: float = 1.0
+    """Strength of the tilt towards valuable nodes; 0 is uniform."""
+    budget_mode: expansion.BudgetMode = "full"
+    """Children a stage: the budget (full), the number of active nodes (low), or half way (mid)."""
+    scheme: expansion.Scheme = "capped"
+    """How counts are drawn: one at a time under the cap, or systematic resampling (cap = budget)."""
+    criterion: Criterion = "mean"
+    """What a node is worth: mean of score and gain, score, gain, or zero."""
+    turn_limit: int = 4
+    """Depth at which a path ends without an answer."""
+    root_score: RootScore = "zero"
+    """Score of the bare question: taken as 0 (the paper) or evaluated."""
+    score_chains: bool = False
+    """Score nodes even where no draw depends on it."""
+
+    def __post_init__(self) -> None:
+        expansion.check_gamma(self.gamma)
+        expansion.check_cap(self.cap)
+        if self.budget < 1:
+            raise ValueError(f"budget must be at least 1, got {self.budget}: the root needs a child")
+        if self.turn_limit < 1:
+            raise ValueError(f"turn_limit must be at least 1, got {self.turn_limit}: a path needs a turn")
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise ValueError(
+                    f"{field} must be one of {', '.join(choices)}, got {getattr(self, field)}: choose one of them"
+                )
+        if self.scheme == "systematic" and self.cap < self.budget:
+            raise ValueError(
+                f"systematic resampling takes no cap below the budget, got cap {self.cap} and budget {self.budget}: "
+                "set cap = budget"
+            )
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether active nodes are scored at all."""
+        return (self.cap > 1 and self.criterion != "zero") or self.score_chains
+
+
+_CHOICES = {
+    "budget_mode": get_args(expansion.BudgetMode),
+    "scheme": get_args(expansion.Scheme),
+    "criterion": get_args(Criterion),
+    "root_score": get_args(RootScore),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal(Generic[Payload]):
+    """One turn a parent."""
+
+    payloads: Sequence[Payload]
+    """What each child carries."""
+    terminal: Bool[np.ndarray, " n"]
+    """Whether the child ends its path by itself."""
+
+
+@runtime_checkable
+@runtime_checkable
+class World(Protocol[Payload]):
+    """What the loop needs of a policy with its environment."""
+
+    def propose(
+        self, tree: RolloutTree[Payload], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
+    ) -> Proposal[Payload]:
+        """Sample one turn below each parent; `keys` holds one random stream a child."""
+        ...
+
+    def score(self, tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """s(h) of nodes that may go on (and of roots, if the rule evaluates them)."""
+        ...
+
+
+class Stage(NamedTuple):
+    """What one expansion after the root drew, for tests and metrics."""
+
+    depth: int
+    """Depth of the expanded nodes."""
+    nodes: Int[np.ndarray, " A"]
+    """The active nodes, by question."""
+    probabilities: Float[np.ndarray, " A"]
+    """Their chances in the draw."""
+    budget: Int[np.ndarray, " Q"]
+    """Children that each question could draw."""
+    counts: Int[np.ndarray, " A"]
+    """Children that each node drew; 0 truncates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Generic[Payload]):
+    """Grown trees and how they came about."""
+
+    tree: RolloutTree[Payload]
+    stages: list[Stage]
+
+
+def grow(
+    world: World[Payload], roots: Sequence[Payload], keys: UInt64[np.ndarray, " Q"], rule: GrowthRule
+) -> Growth[Payload]:
+    """Grow one tree a question, turn by turn, all questions in step.
+
+    The root gets exactly `budget` children, whatever cap and budget mode say. At each later depth the active nodes are
+    scored, the draw says how many children each gets, and those that get none become truncated leaves.
+
+    Args:
+        world: proposes and scores turns.
+        roots: one payload a question.
+        keys: one key a question, see `question_keys`.
+        rule: how to grow.
+
+    Raises:
+        ValueError: when the world returns a wrong number of turns, or a score that is not finite.
+
+    Source: IGRPO (arXiv 2607.06223), tree construction.
+
+    Example:
+        >>> from igrpo_theory.worlds import PolicyTreeWorld, random_policy_tree
+        >>> world = PolicyTreeWorld(random_policy_tree(np.random.default_rng(0), turns=3, branching=2))
+        >>> growth = grow(world, [0], np.array([7], dtype=np.uint64), GrowthRule(turn_limit=3))
+        >>> int((growth.tree.depth == 1).sum()), [int(stage.counts.sum()) for stage in growth.stages]
+        (5, [5, 5])
+    """
+    if len(keys) != len(roots):
+        raise ValueError(f"keys must be one a question, got {len(keys)} for {len(roots)} roots: see question_keys")
+    tree = RolloutTree.plant(roots)
+    if rule.needs_scores and rule.root_score == "evaluate":
+        _score(world, tree, np.arange(len(roots)))
+    nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
+    stages = []
+    for depth in range(1, rule.turn_limit):
+        active = nodes[tree.status[nodes] == NodeStatus.ACTIVE]
+        if len(active) == 0:
+            break
+        stages.append(_expand(world, tree, active, depth, keys, rule))
+        counts = stages[-1].counts
+        tree.truncate(active[counts == 0])
+        nodes = _propose(world, tree, np.repeat(active, counts), keys, rule)
+    return Growth(tree, stages)
+
+
+def _expand(
+    world: World[Payload],
+    tree: RolloutTree[Payload],
+    active: Int[np.ndarray, " A"],
+    depth: int,
+    keys: UInt64[np.ndarray, " Q"],
+    rule: GrowthRule,
+) -> Stage:
+    """Score, value and draw: the counts of one stage."""
+    values = _evaluate(world, tree, active, rule) if rule.needs_scores else np.zeros(len(active))
+    question = tree.question[active]
+    probabilities = expansion.expansion_probabilities(values, question, rule.gamma)
+    num_active = np.bincount(question, minlength=tree.num_questions)
+    budget = expansion.stage_budget(rule.budget_mode, rule.budget, num_active)
+    # Through the module, so that a test can replace the sampler.
+    stage_keys = fold(keys, Stream.EXPANSION, depth)
+    counts = expansion.draw_expansions(probabilities, question, budget, rule.cap, stage_keys, rule.scheme)
+    return Stage(depth, active, probabilities, budget, counts)
+
+
+def _evaluate(
+    world: World[Payload], tree: RolloutTree[Payload], active: Int[np.ndarray, " A"], rule: GrowthRule
+) -> Float[np.ndarray, " A"]:
+    """Scores and values of active nodes, written to the tree."""
+    _score(world, tree, active)
+    parent_score = tree.score[tree.parent[active]]
+    if rule.root_score == "zero":
+        parent_score = np.where(tree.depth[active] == 1, 0.0, parent_score)
+    values = node_value(tree.score[active], parent_score, rule.criterion)
+    tree.set_values(active, values)
+    return values
+
+
+def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> None:
+    scores = world.score(tree, nodes)
+    if len(scores) != len(nodes):
+        raise ValueError(
+            f"world.score must return one number a node, got {len(scores)} for {len(nodes)} nodes: check the scorer"
+        )
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad) > 0:
+        raise ValueError(
+            f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
+            f"{tree.question[nodes[bad[0]]]}: check the scorer"
+        )
+    tree.set_scores(nodes, scores)
+
+
+def _propose(
+    world: World[Payload],
+    tree: RolloutTree[Payload],
+    parents: Int[np.ndarray, " n"],
+    keys: UInt64[np.ndarray, " Q"],
+    rule: GrowthRule,
+) -> Int[np.ndarray, " n"]:
+    """One child a parent entry, each with its own random stream; returns the new nodes."""
+    child_keys = fold(keys[tree.question[parents]], Stream.PROPOSAL, tree.reserve(parents))
+    proposal = world.propose(tree, parents, child_keys)
+    if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
+        raise ValueError(
+            f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
+            f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
+        )
+    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit)

@@ -1,0 +1,155 @@
+"""teacher: a policy's path law and gamma -> the law that tree growing targets.
+
+In: a finite policy tree. Out: mu(o) proportional to pi(o) exp(gamma V(o)), its normaliser, and the objective it maximises.
+Paths that answer early follow the padding convention: answers and pads have val 0.
+
+Letters: K complete paths, in the order of `enumerate_paths`.
+Source: IGRPO (arXiv 2607.06223), theorems 1 and 2.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp, rel_entr
+
+from igrpo_theory.expansion import check_gamma
+from igrpo_theory.worlds import PolicyTree, enumerate_paths
+
+
+def log_partition(policy: PolicyTree, gamma: float) -> float:
+    """Log Z = log E_pi[exp(gamma V)], in nats.
+
+    Source: IGRPO (arXiv 2607.06223), theorem 1.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> abs(log_partition(policy, 0.0)) < 1e-12
+        True
+    """
+    check_gamma(gamma)
+    law = enumerate_paths(policy)
+    return float(logsumexp(gamma * law.value, b=law.probability))
+
+
+def teacher_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
+    """mu(o) = pi(o) exp(gamma V(o)) / Z, path by path.
+
+    Source: IGRPO (arXiv 2607.06223), theorem 1.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> bool(np.allclose(teacher_law(policy, 0.0), enumerate_paths(policy).probability))
+        True
+    """
+    law = enumerate_paths(policy)
+    return law.probability * np.exp(gamma * law.value - log_partition(policy, gamma))
+
+
+class Recursion(NamedTuple):
+    """The teacher law depth by depth."""
+
+    mu: Float[np.ndarray, " K"]
+    """mu(o)."""
+    log_partition: float
+    """log Z, the sum of the logs of the stage means."""
+    stage_means: Float[np.ndarray, " D"]
+    """eta_t(w_t) for t = 1..T-1: the mean weight of the nodes that stage t resamples."""
+
+
+def teacher_law_by_recursion(policy: PolicyTree, gamma: float) -> Recursion:
+    """Mu as the flow of the growing loop: weigh the nodes of a depth, normalise, step to their children.
+
+    Must agree with `teacher_law`; this is the form that the proof of theorem 1 follows.
+
+    Source: IGRPO (arXiv 2607.06223), proof of theorem 1 (a Feynman-Kac flow).
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> mu = teacher_law(policy, 2.0)
+        >>> bool(np.allclose(teacher_law_by_recursion(policy, 2.0).mu, mu, rtol=1e-12))
+        True
+    """
+    check_gamma(gamma)
+    depth, ends = policy.depth, policy.ends
+    has_children = np.ones(len(policy.parent), dtype=bool)
+    has_children[ends] = False
+    weight = np.where(has_children, np.exp(gamma * policy.value), 1.0)
+    # mass[s] is eta_t(s) while s is alive or padded; ended states keep their share through later stages.
+    mass = np.where(depth == 1, policy.probability, 0.0)
+    stage_means = []
+    for level in range(1, policy.turns):
+        weighed = mass * np.where(depth == level, weight, 1.0)
+        stage_means.append(weighed.sum())
+        weighed /= stage_means[-1]
+        below = depth == level + 1
+        inherited = np.where(below, weighed[policy.parent] * policy.probability, 0.0)
+        mass = np.where(has_children & (depth <= level), 0.0, weighed) + inherited
+    means = np.array(stage_means)
+    return Recursion(mu=mass[ends], log_partition=float(np.log(means).sum()), stage_means=means)
+
+
+def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> float:
+    """J(q) = E_q[V] - KL(q || pi) / gamma, which the teacher law maximises.
+
+    For every law q on paths that the policy can take, log(Z) / gamma - J(q) = KL(q || mu) / gamma.
+
+    Raises:
+        ValueError: for gamma = 0, where the objective is not defined.
+
+    Source: IGRPO (arXiv 2607.06223), theorem 2 (the Gibbs variational principle).
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> mu = teacher_law(policy, 2.0)
+        >>> bool(np.isclose(objective(mu, policy, 2.0), log_partition(policy, 2.0) / 2.0))
+        True
+    """
+    if not (np.isfinite(gamma) and gamma > 0):
+        raise ValueError(f"gamma must be finite and above 0, got {gamma}: the objective divides by it")
+    law = enumerate_paths(policy)
+    return float(q @ law.value) - kl_divergence(q, law.probability) / gamma
+
+
+def reward_derivative(policy: PolicyTree, gamma: float) -> float:
+    """d/dgamma E_mu[R] = Cov_mu(R, V): whether a stronger tilt raises the expected reward.
+
+    Source: ours (the derivative of an exponential family's mean).
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> step = (teacher_law(policy, 1.001) - teacher_law(policy, 0.999)) @ enumerate_paths(policy).reward / 0.002
+        >>> bool(np.isclose(reward_derivative(policy, 1.0), step, rtol=1e-5))
+        True
+    """
+    law, mu = enumerate_paths(policy), teacher_law(policy, gamma)
+    return float(mu @ ((law.reward - mu @ law.reward) * (law.value - mu @ law.value)))
+
+
+def kl_divergence(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> float:
+    """KL(q || p) in nats; infinite when q has mass where p has none.
+
+    Source: textbook.
+
+    Example:
+        >>> round(kl_divergence(np.array([1.0, 0.0]), np.array([0.5, 0.5])), 6)
+        0.693147
+    """
+    return float(rel_entr(q, p).sum())
+
+
+def total_variation(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> float:
+    """Half the l1 distance of two laws.
+
+    Source: textbook.
+
+    Example:
+        >>> total_variation(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
+        0.5
+    """
+    return float(np.abs(q - p).sum() / 2)

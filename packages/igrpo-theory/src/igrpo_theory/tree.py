@@ -1,0 +1,237 @@
+"""tree: draws of turns -> one forest for a batch of questions.
+
+In: the questions (roots), then batches of children. Out: flat arrays with one entry a node, and one payload a node.
+A node is a draw, not a text: two equal draws stay two nodes. Nodes are only ever appended, so a parent has a smaller
+number than its children; score, value and truncation are assigned once.
+
+Letters: Q questions, N nodes, L leaves, n the nodes of one call.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int, Int8, Int32
+
+from igrpo_theory.segments import rank_within
+
+Payload = TypeVar("Payload")
+
+
+class NodeStatus(IntEnum):
+    """Why a node has, or has not, children. Everything but ACTIVE is a leaf for good."""
+
+    ACTIVE = 0
+    """May be expanded, or has been; roots are active."""
+    TERMINAL = 1
+    """The agent answered, or could not go on."""
+    TURN_LIMIT = 2
+    """Reached the last turn without an answer."""
+    TRUNCATED = 3
+    """Was active but drew no child."""
+
+
+_COLUMNS = {
+    "parent": np.int32,
+    "depth": np.int32,
+    "question": np.int32,
+    "local": np.int32,
+    "score": np.float64,
+    "value": np.float64,
+    "status": np.int8,
+}
+
+
+class RolloutTree(Generic[Payload]):
+    """A forest, one tree a question, generic over what a node carries.
+
+    Source: ours.
+
+    Example:
+        >>> tree = RolloutTree.plant(["who?"])
+        >>> tree.append(np.array([0, 0]), ["search", "answer"], np.array([False, True]), turn_limit=4).tolist()
+        [1, 2]
+        >>> tree.parent.tolist(), tree.leaves().tolist()
+        ([-1, 0, 0], [2])
+    """
+
+    def __init__(self, capacity: int) -> None:
+        """An empty forest with room for some nodes; use `plant`."""
+        self.payload: list[Payload] = []
+        self._columns = {name: np.empty(capacity, dtype=dtype) for name, dtype in _COLUMNS.items()}
+        self._sizes = np.zeros(0, dtype=np.int64)
+
+    @classmethod
+    def plant(cls, roots: Sequence[Payload]) -> "RolloutTree[Payload]":
+        """A forest of roots: nodes 0..Q-1, depth 0, one a question."""
+        if not roots:
+            raise ValueError("roots must hold at least one question, got none: pass one root a question")
+        num_questions = len(roots)
+        tree = cls(capacity=8 * num_questions)
+        tree._sizes = np.ones(num_questions, dtype=np.int64)
+        tree._fill(
+            payloads=roots,
+            parent=np.full(num_questions, -1),
+            depth=np.zeros(num_questions),
+            question=np.arange(num_questions),
+            local=np.zeros(num_questions),
+            status=np.full(num_questions, NodeStatus.ACTIVE),
+        )
+        return tree
+
+    @property
+    def num_nodes(self) -> int:
+        """N, roots included."""
+        return len(self.payload)
+
+    @property
+    def num_questions(self) -> int:
+        """Q, the number of trees."""
+        return len(self._sizes)
+
+    @property
+    def parent(self) -> Int32[np.ndarray, " N"]:
+        """The parent's node number, -1 at roots."""
+        return self._filled("parent")
+
+    @property
+    def depth(self) -> Int32[np.ndarray, " N"]:
+        """Turns from the root; roots are at 0."""
+        return self._filled("depth")
+
+    @property
+    def question(self) -> Int32[np.ndarray, " N"]:
+        """The slot of the question whose tree this is; also its root's node number."""
+        return self._filled("question")
+
+    @property
+    def local(self) -> Int32[np.ndarray, " N"]:
+        """Birth order inside the question's own tree, root 0: unlike the node number it ignores the rest of the batch."""
+        return self._filled("local")
+
+    @property
+    def score(self) -> Float64[np.ndarray, " N"]:
+        """s(h), NaN where not scored."""
+        return self._filled("score")
+
+    @property
+    def value(self) -> Float64[np.ndarray, " N"]:
+        """val(h), NaN where there is none."""
+        return self._filled("value")
+
+    @property
+    def status(self) -> Int8[np.ndarray, " N"]:
+        """A `NodeStatus` a node."""
+        return self._filled("status")
+
+    def reserve(self, parents: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The local numbers that children of these parents will get from the next `append`, in this order."""
+        slots = self.question[parents]
+        return self._sizes[slots] + rank_within(slots)
+
+    def append(
+        self,
+        parents: Int[np.ndarray, " n"],
+        payloads: Sequence[Payload],
+        terminal: Bool[np.ndarray, " n"],
+        turn_limit: int,
+    ) -> Int[np.ndarray, " n"]:
+        """Add one child a parent (repeat a parent for more).
+
+        Args:
+            parents: node numbers of active nodes.
+            payloads: what each child carries.
+            terminal: whether the child ends its path by itself.
+            turn_limit: depth at which a path ends anyway.
+
+        Returns:
+            The node numbers of the children.
+        """
+        assert len(parents) == len(payloads) == len(terminal), "one payload and one flag a parent"
+        assert (self.status[parents] == NodeStatus.ACTIVE).all(), "only active nodes have children"
+        depth = self.depth[parents] + 1
+        at_limit = np.where(depth >= turn_limit, NodeStatus.TURN_LIMIT, NodeStatus.ACTIVE)
+        question = self.question[parents]
+        nodes = np.arange(self.num_nodes, self.num_nodes + len(parents))
+        local = self.reserve(parents)
+        self._fill(
+            payloads=payloads,
+            parent=parents,
+            depth=depth,
+            question=question,
+            local=local,
+            status=np.where(terminal, NodeStatus.TERMINAL, at_limit),
+        )
+        self._sizes += np.bincount(question, minlength=self.num_questions)
+        return nodes
+
+    def set_scores(self, nodes: Int[np.ndarray, " n"], scores: Float[np.ndarray, " n"]) -> None:
+        """Assign s(h); once a node."""
+        assert np.isnan(self.score[nodes]).all(), "a score is assigned once"
+        self._columns["score"][nodes] = scores
+
+    def set_values(self, nodes: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> None:
+        """Assign val(h); once a node."""
+        assert np.isnan(self.value[nodes]).all(), "a value is assigned once"
+        self._columns["value"][nodes] = values
+
+    def truncate(self, nodes: Int[np.ndarray, " n"]) -> None:
+        """Turn active nodes that drew no child into leaves."""
+        assert (self.status[nodes] == NodeStatus.ACTIVE).all() and (self.depth[nodes] > 0).all(), (
+            "truncates active turns"
+        )
+        self._columns["status"][nodes] = NodeStatus.TRUNCATED
+
+    def children_count(self) -> Int[np.ndarray, " N"]:
+        """How many children each node has."""
+        return np.bincount(self.parent[self.num_questions :], minlength=self.num_nodes)
+
+    def leaves(self) -> Int[np.ndarray, " L"]:
+        """Nodes that end a path (answered, at the turn limit, truncated), ordered by question, then by node number."""
+        leaves = np.flatnonzero(self.status != NodeStatus.ACTIVE)
+        return leaves[np.argsort(self.question[leaves], kind="stable")]
+
+    def to_records(self, payload_to_json: Callable[[Payload], Any]) -> list[dict[str, Any]]:
+        """One JSON-able dict a question, for a line of trees.jsonl; nodes are listed and linked by local number."""
+        parent_local = np.where(self.parent >= 0, self.local[self.parent], -1)
+        records: list[dict[str, Any]] = [{"slot": slot, "nodes": []} for slot in range(self.num_questions)]
+        for node, slot in enumerate(self.question.tolist()):
+            records[slot]["nodes"].append(
+                {
+                    "parent": None if parent_local[node] < 0 else int(parent_local[node]),
+                    "depth": int(self.depth[node]),
+                    "status": NodeStatus(self.status[node]).name,
+                    "score": _none_if_nan(self.score[node]),
+                    "value": _none_if_nan(self.value[node]),
+                    "payload": payload_to_json(self.payload[node]),
+                }
+            )
+        return records
+
+    def _filled(self, name: str) -> np.ndarray:
+        view = self._columns[name][: self.num_nodes]
+        view.flags.writeable = False
+        return view
+
+    def _fill(self, payloads: Sequence[Payload], **columns: np.ndarray) -> None:
+        start, stop = self.num_nodes, self.num_nodes + len(payloads)
+        self._make_room(stop)
+        for name in ("score", "value"):
+            self._columns[name][start:stop] = np.nan
+        for name, entries in columns.items():
+            self._columns[name][start:stop] = entries
+        self.payload.extend(payloads)
+
+    def _make_room(self, num_nodes: int) -> None:
+        capacity = len(self._columns["parent"])
+        if num_nodes <= capacity:
+            return
+        for name, column in self._columns.items():
+            grown = np.empty(max(num_nodes, 2 * capacity), dtype=column.dtype)
+            grown[: self.num_nodes] = column[: self.num_nodes]
+            self._columns[name] = grown
+
+
+def _none_if_nan(number: float) -> float | None:
+    return None if np.isnan(number) else float(number)

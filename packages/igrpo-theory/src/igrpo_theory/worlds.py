@@ -1,0 +1,245 @@
+"""worlds: synthetic policies that can be enumerated.
+
+In: a random generator or a JSON file. Out: a finite policy tree, the world that `grow` samples it in, and its path law.
+
+Letters: S states (state 0 is the question itself), W most children of a state, K complete paths, D depth.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt64
+
+from igrpo_theory.growth import Proposal
+from igrpo_theory.randomness import uniforms
+from igrpo_theory.tree import RolloutTree
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PolicyTree:
+    """A policy over finitely many turns: states in breadth-first order, state 0 the question.
+
+    A state without children ends a path: an answer, or the last turn.
+
+    Source: ours.
+
+    Example:
+        >>> policy = PolicyTree(
+        ...     parent=np.array([-1, 0, 0]),
+        ...     probability=np.array([1.0, 0.3, 0.7]),
+        ...     value=np.array([0.0, 0.5, -0.5]),
+        ...     answer=np.array([False, True, False]),
+        ...     reward=np.zeros(3),
+        ... )
+        >>> policy.turns, policy.ends.tolist()
+        (1, [1, 2])
+    """
+
+    parent: Int[np.ndarray, " S"]
+    """The state above, -1 for state 0; never decreasing."""
+    probability: Float[np.ndarray, " S"]
+    """pi(state | parent)."""
+    value: Float[np.ndarray, " S"]
+    """val(state)."""
+    answer: Bool[np.ndarray, " S"]
+    """Whether the agent answers here."""
+    reward: Float[np.ndarray, " S"]
+    """Reward of a path that ends here."""
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.parent) < 2
+            or (np.diff(self.parent) < 0).any()
+            or (self.parent >= np.arange(len(self.parent))).any()
+        ):
+            raise ValueError(f"parent must list states breadth first, got {self.parent}: sort the states by parent")
+        if self.answer[self.parent[1:]].any():
+            state = int(self.parent[1:][self.answer[self.parent[1:]]][0])
+            raise ValueError(f"answer must end a path, got children below answer state {state}: remove them")
+        sums = np.bincount(self.parent[1:], weights=self.probability[1:], minlength=len(self.parent))
+        wrong = (np.bincount(self.parent[1:], minlength=len(sums)) > 0) & ~(np.abs(sums - 1) < 1e-9)
+        if wrong.any() or (self.probability < 0).any():
+            state = int(wrong.argmax())
+            raise ValueError(
+                f"probability must be non-negative and sum to 1 below each state, got {sums[state]} below state {state}: "
+                "divide by the sum"
+            )
+
+    @property
+    def depth(self) -> Int[np.ndarray, " S"]:
+        """Turns from the question."""
+        depth = np.zeros(len(self.parent), dtype=np.int64)
+        above = self.parent.copy()
+        while (above >= 0).any():
+            depth[above >= 0] += 1
+            above = np.where(above >= 0, self.parent[above], -1)
+        return depth
+
+    @property
+    def turns(self) -> int:
+        """T, the depth of the deepest state."""
+        return int(self.depth.max())
+
+    @property
+    def ends(self) -> Int[np.ndarray, " K"]:
+        """States without children, in order: each ends one complete path."""
+        return np.flatnonzero(np.bincount(self.parent[1:], minlength=len(self.parent)) == 0)
+
+
+class PathLaw(NamedTuple):
+    """All complete paths of a policy tree, in the order of `PolicyTree.ends`."""
+
+    end: Int[np.ndarray, " K"]
+    """The last state."""
+    states: Int[np.ndarray, "K D"]
+    """States from depth 1 to the end, -1 padded."""
+    probability: Float[np.ndarray, " K"]
+    """pi(o)."""
+    value: Float[np.ndarray, " K"]
+    """V(o), the sum of val over all states of the path but the last."""
+    reward: Float[np.ndarray, " K"]
+    """R(o)."""
+
+
+def enumerate_paths(policy: PolicyTree) -> PathLaw:
+    """Every complete path with its probability, V and reward.
+
+    Source: ours.
+
+    Example:
+        >>> law = enumerate_paths(random_policy_tree(np.random.default_rng(0), turns=3, branching=2))
+        >>> len(law.end), round(float(law.probability.sum()), 12)
+        (8, 1.0)
+    """
+    end, depth = policy.ends, policy.depth
+    states = np.full((len(end), policy.turns), -1, dtype=np.int64)
+    current = end.copy()
+    for level in range(policy.turns, 0, -1):
+        there = depth[current] == level
+        states[there, level - 1] = current[there]
+        current[there] = policy.parent[current[there]]
+    on_path = states >= 0
+    probability = np.where(on_path, policy.probability[states], 1.0).prod(axis=1)
+    value = np.where(on_path & (states != end[:, None]), policy.value[states], 0.0).sum(axis=1)
+    return PathLaw(end, states, probability, value, policy.reward[end])
+
+
+def random_policy_tree(
+    rng: np.random.Generator, *, turns: int, branching: int, answer_rate: float = 0.0, value_range: float = 1.0
+) -> PolicyTree:
+    """A policy with `branching` children a state, Dirichlet(1) probabilities, and values uniform on +-value_range.
+
+    Each state below the last turn answers with probability `answer_rate` and then has no children; 0 pads all paths to
+    the same length. Rewards are 0 or 1.
+
+    Source: ours.
+
+    Example:
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=2, branching=3)
+        >>> len(policy.parent), len(policy.ends)
+        (13, 9)
+    """
+    parents, answers, open_states = [np.array([-1])], [np.array([False])], np.array([0])
+    for depth in range(1, turns + 1):
+        start = sum(map(len, parents))
+        parents.append(np.repeat(open_states, branching))
+        states = np.arange(start, start + len(parents[-1]))
+        answers.append(rng.random(len(states)) < answer_rate if depth < turns else np.zeros(len(states), dtype=bool))
+        open_states = states[~answers[-1]]
+    parent = np.concatenate(parents)
+    probability = rng.dirichlet(np.ones(branching), size=(len(parent) - 1) // branching).ravel()
+    return PolicyTree(
+        parent=parent,
+        probability=np.concatenate([[1.0], probability]),
+        value=rng.uniform(-value_range, value_range, len(parent)),
+        answer=np.concatenate(answers),
+        reward=rng.integers(0, 2, len(parent)).astype(np.float64),
+    )
+
+
+def read_policy_tree(path: Path) -> PolicyTree:
+    """A policy from JSON: `levels[d-1]` lists the states of depth d with parent (index in the level above), prob, value
+    and answer, and optionally reward.
+
+    Source: ours.
+
+    Example:
+        >>> import tempfile
+        >>> level = {"parent": [0, 0], "prob": [0.5, 0.5], "value": [1.0, 0.0], "answer": [False, False]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "tree.json"
+        ...     _ = file.write_text(json.dumps({"levels": [level]}))
+        ...     read_policy_tree(file).probability.tolist()
+        [1.0, 0.5, 0.5]
+    """
+    levels = json.loads(path.read_text())["levels"]
+    sizes = [1] + [len(level["parent"]) for level in levels]
+    starts = np.cumsum([0, *sizes])
+    rewards = [level.get("reward", [0.0] * len(level["parent"])) for level in levels]
+    return PolicyTree(
+        parent=np.concatenate([[-1], *(start + np.array(level["parent"]) for start, level in zip(starts, levels))]),
+        probability=np.concatenate([[1.0], *(level["prob"] for level in levels)]),
+        value=np.concatenate([[0.0], *(level["value"] for level in levels)]),
+        answer=np.concatenate([[False], *(level["answer"] for level in levels)]),
+        reward=np.concatenate([[0.0], *rewards]).astype(np.float64),
+    )
+
+
+class PolicyTreeWorld:
+    """The `World` of a policy tree: a payload is a state, a score is its val.
+
+    Grow it with criterion "score" to tilt by val, and with the tree's `turns` as turn limit.
+
+    Source: ours.
+
+    Example:
+        >>> world = PolicyTreeWorld(random_policy_tree(np.random.default_rng(0), turns=2, branching=2))
+        >>> tree = RolloutTree.plant([0])
+        >>> sorted(set(world.propose(tree, np.zeros(50, dtype=int), np.arange(50, dtype=np.uint64)).payloads))
+        [1, 2]
+    """
+
+    def __init__(self, policy: PolicyTree) -> None:
+        self.policy = policy
+        children = np.arange(1, len(policy.parent))
+        above = policy.parent[1:]
+        self._first_child = np.searchsorted(above, np.arange(len(policy.parent))) + 1
+        width = int(np.bincount(above).max())
+        # Upper ends of the children's intervals; the last child's is infinite, so that rounding leaves no gap.
+        table = np.full((len(policy.parent), width), np.inf)
+        table[above, children - self._first_child[above]] = policy.probability[1:]
+        self._cdf = np.cumsum(table, axis=1)
+        num_children = np.bincount(above, minlength=len(policy.parent))
+        self._cdf[above, num_children[above] - 1] = np.inf
+
+    def propose(
+        self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
+    ) -> Proposal[int]:
+        """Draw a child state for each parent."""
+        states = _payloads(tree, parents)
+        smaller = self._cdf[states] <= uniforms(keys)[:, None]
+        children = self._first_child[states] + smaller.sum(axis=1)
+        return Proposal(children.tolist(), self.policy.answer[children])
+
+    def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Val of each node's state."""
+        return self.policy.value[_payloads(tree, nodes)]
+
+
+def states_of(tree: RolloutTree[int]) -> Int[np.ndarray, " N"]:
+    """The state of every node of a tree grown in a `PolicyTreeWorld`.
+
+    Source: ours.
+
+    Example:
+        >>> states_of(RolloutTree.plant([0, 0])).tolist()
+        [0, 0]
+    """
+    return np.array(tree.payload, dtype=np.int64)
+
+
+def _payloads(tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    return np.fromiter(map(tree.payload.__getitem__, nodes.tolist()), dtype=np.int64, count=len(nodes))

@@ -1,0 +1,35 @@
+"""Every example in a docstring runs."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import igrpo_theory
+
+MODULES = [module.name for module in pkgutil.iter_modules(igrpo_theory.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_hold(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"igrpo_theory.{name}")).failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_function_has_a_source_and_an_example(name: str) -> None:
+    module = importlib.import_module(f"igrpo_theory.{name}")
+    functions = [
+        function
+        for label, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not label.startswith("_")
+    ]
+    for function in functions:
+        text = inspect.getdoc(function) or ""
+        assert "Source:" in text and ">>>" in text, f"{name}.{function.__name__} needs a source and an example"
+
+
+def test_the_curated_names_exist() -> None:
+    assert igrpo_theory.__all__ == sorted(igrpo_theory.__all__)
+    assert all(hasattr(igrpo_theory, name) for name in igrpo_theory.__all__)

@@ -1,0 +1,90 @@
+"""Statistical tests here have fixed seeds and a false-alarm rate of 1e-6 each."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from igrpo_theory import Stream, fold, question_keys, text_key, uniforms
+
+ALPHA = 1e-6
+
+
+def keys_of(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.uint64)
+
+
+def test_text_key_is_the_same_on_every_machine() -> None:
+    assert text_key("nq-17") == 9407157247095550741
+    assert text_key("Köln") == text_key("Köln") != text_key("Koln")
+
+
+def test_same_counters_give_the_same_number_in_any_array() -> None:
+    keys = fold(keys_of(*range(12)), Stream.EXPANSION, 3)
+    flat = uniforms(keys, 7)
+    assert (uniforms(keys.reshape(3, 4), 7).ravel() == flat).all()
+    assert (uniforms(keys[::-1], 7)[::-1] == flat).all()
+    assert (uniforms(keys[5:6], 7) == flat[5]).all()
+    table = uniforms(keys[:, None], np.arange(4)[None, :])
+    assert all((table[:, word] == uniforms(keys, word)).all() for word in range(4))
+
+
+def test_words_matter_one_by_one_and_in_order() -> None:
+    key = keys_of(9)
+    keys = [fold(key, *words)[0] for words in [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (-1,), (2**64 - 2,), (2**70,)]]
+    assert len(set(keys)) == len(keys) - 1  # 2**70 is 0 modulo 2**64
+    assert fold(key, 2**70) == fold(key, 0)
+    assert len({int(fold(key, stream)[0]) for stream in Stream}) == len(Stream)
+
+
+def test_numbers_and_arrays_of_any_integer_type_mean_the_same_word() -> None:
+    keys = keys_of(1, 2, 3)
+    for dtype in (np.int8, np.int32, np.int64, np.uint64):
+        assert (fold(keys, np.full(3, 5, dtype=dtype)) == fold(keys, 5)).all()
+    assert (fold(keys, np.array([-1, -1, -1])) == fold(keys, -1)).all()
+
+
+def test_question_keys_separate_seed_step_slot_and_id() -> None:
+    base = question_keys(0, 0, np.array([0]), ["a"])[0]
+    others = [
+        question_keys(1, 0, np.array([0]), ["a"])[0],
+        question_keys(0, 1, np.array([0]), ["a"])[0],
+        question_keys(0, 0, np.array([1]), ["a"])[0],
+        question_keys(0, 0, np.array([0]), ["b"])[0],
+    ]
+    assert len({int(base), *map(int, others)}) == 5
+    batch = question_keys(0, 0, np.array([4, 0, 2]), ["x", "a", "y"])
+    assert batch[1] == base
+    with pytest.raises(AssertionError, match="one slot a question id"):
+        question_keys(0, 0, np.array([0]), ["a", "b"])
+
+
+def test_a_million_structured_counters_do_not_collide() -> None:
+    # 2^20 random 64-bit numbers collide with probability 3e-8.
+    keys = fold(keys_of(0), np.arange(64)[:, None, None], np.arange(128)[None, :, None], np.arange(128)[None, None, :])
+    assert len(np.unique(keys)) == keys.size
+
+
+@pytest.mark.parametrize("words", [(np.arange(200_000),), (5, np.arange(200_000)), (np.arange(200_000) << 32,)])
+def test_uniforms_are_uniform_and_neighbours_independent(words: tuple) -> None:
+    draws = uniforms(keys_of(1), *words)
+    assert draws.min() > 0 and draws.max() < 1
+    cells = np.histogram(draws, bins=256, range=(0, 1))[0]
+    pairs = np.histogram2d(draws[:-1:2], draws[1::2], bins=16, range=((0, 1), (0, 1)))[0].ravel()
+    for observed in (cells, pairs):
+        assert stats.chisquare(observed).pvalue > ALPHA
+
+
+def test_every_bit_of_a_key_flips_half_of_the_output() -> None:
+    keys = fold(keys_of(*range(2000)), 0)
+    for bit in range(64):
+        flipped = np.bitwise_count(fold(keys, 1) ^ fold(keys ^ np.uint64(1 << bit), 1))
+        # The mean of 2000 sums of 64 fair bits has a standard deviation of 4 / sqrt(2000).
+        assert abs(flipped.mean() - 32) < 6.5 * 4 / np.sqrt(2000)
+
+
+def test_uniforms_differ_between_questions_of_neighbouring_keys() -> None:
+    table = uniforms(keys_of(*range(400))[:, None], np.arange(500))
+    correlation = np.corrcoef(table)
+    off_diagonal = correlation[~np.eye(400, dtype=bool)]
+    # 79,800 pairs; a correlation of 500 independent numbers has a standard deviation of 1 / sqrt(500).
+    assert np.abs(off_diagonal).max() < stats.norm.isf(ALPHA / 2 / 79_800) / np.sqrt(500) * 1.1

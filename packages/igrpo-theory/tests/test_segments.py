@@ -1,0 +1,23 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from igrpo_theory.segments import rank_within, running_sum
+
+GROUPS = st.lists(st.integers(0, 5), max_size=40).map(lambda groups: np.array(groups, dtype=np.int64))
+
+
+@given(groups=GROUPS)
+def test_rank_counts_earlier_members_of_the_group(groups: np.ndarray) -> None:
+    expected = [int((groups[:place] == group).sum()) for place, group in enumerate(groups)]
+    assert rank_within(groups).tolist() == expected
+
+
+@given(groups=GROUPS, seed=st.integers(0, 1000))
+def test_running_sums_of_a_group_ignore_the_others_to_the_bit(groups: np.ndarray, seed: int) -> None:
+    values = np.random.default_rng(seed).random(len(groups))
+    sums, totals = running_sum(values, groups, 6)
+    for group in range(6):
+        alone = np.cumsum(values[groups == group])
+        assert sums[groups == group].tolist() == alone.tolist()
+        assert totals[group] == (alone[-1] if len(alone) else 0)

@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from igrpo_theory import (
+    PolicyTree,
+    PolicyTreeWorld,
+    RolloutTree,
+    enumerate_paths,
+    random_policy_tree,
+    read_policy_tree,
+    states_of,
+)
+
+
+def small(**changes: np.ndarray) -> PolicyTree:
+    """Two turns: state 1 answers, state 2 has the children 3 and 4."""
+    fields = {
+        "parent": np.array([-1, 0, 0, 2, 2]),
+        "probability": np.array([1.0, 0.4, 0.6, 0.5, 0.5]),
+        "value": np.array([9.0, 0.3, 0.2, 7.0, 8.0]),
+        "answer": np.array([False, True, False, False, False]),
+        "reward": np.array([0.0, 1.0, 0.0, 0.0, 1.0]),
+    }
+    return PolicyTree(**{**fields, **changes})
+
+
+def test_paths_of_a_small_tree_by_hand() -> None:
+    law = enumerate_paths(small())
+    assert law.end.tolist() == [1, 3, 4]
+    assert law.states.tolist() == [[1, -1], [2, 3], [2, 4]]
+    assert law.probability.tolist() == [0.4, 0.3, 0.3]
+    assert law.value.tolist() == [0.0, 0.2, 0.2]  # never the last state's own
+    assert law.reward.tolist() == [1.0, 0.0, 1.0]
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    turns=st.integers(1, 4),
+    branching=st.integers(1, 4),
+    answer_rate=st.sampled_from([0.0, 0.4, 1.0]),
+)
+def test_random_trees_are_policies(seed: int, turns: int, branching: int, answer_rate: float) -> None:
+    policy = random_policy_tree(
+        np.random.default_rng(seed), turns=turns, branching=branching, answer_rate=answer_rate, value_range=2.0
+    )
+    law = enumerate_paths(policy)
+    assert abs(law.probability.sum() - 1) < 1e-12
+    assert np.abs(policy.value).max() <= 2
+    assert (policy.answer[law.end] | (policy.depth[law.end] == policy.turns)).all()
+    if answer_rate == 0:
+        assert policy.turns == turns and len(law.end) == branching**turns
+
+
+def test_children_are_drawn_with_their_probabilities() -> None:
+    """Chi-square at a false-alarm rate of 1e-6 for each state."""
+    policy = random_policy_tree(np.random.default_rng(1), turns=2, branching=4)
+    tree = RolloutTree.plant(list(range(5)))
+    world = PolicyTreeWorld(policy)
+    for state in range(5):
+        keys = np.arange(50_000, dtype=np.uint64) + np.uint64(50_000 * state)
+        children = np.array(world.propose(tree, np.full(50_000, state), keys).payloads)
+        own = np.flatnonzero(policy.parent == state)
+        seen = np.bincount(children, minlength=len(policy.parent))
+        assert seen.sum() == seen[own].sum()
+        assert stats.chisquare(seen[own], 50_000 * policy.probability[own]).pvalue > 1e-6
+
+
+def test_scores_are_the_values_of_the_states() -> None:
+    tree = RolloutTree.plant([2, 1])
+    assert PolicyTreeWorld(small()).score(tree, np.array([1, 0])).tolist() == [0.3, 0.2]
+    assert states_of(tree).tolist() == [2, 1]
+
+
+def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "tree.json"
+    file.write_text(
+        '{"levels": [{"parent": [0, 0], "prob": [0.4, 0.6], "value": [0.3, 0.2], "answer": [true, false],'
+        ' "reward": [1.0, 0.0]}, {"parent": [1, 1], "prob": [0.5, 0.5], "value": [7, 8], "answer": [false, false]}]}'
+    )
+    policy = read_policy_tree(file)
+    assert policy.parent.tolist() == [-1, 0, 0, 2, 2] and policy.turns == 2
+    assert enumerate_paths(policy).probability.tolist() == [0.4, 0.3, 0.3]
+    assert policy.reward.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parent": np.array([-1, 0, 2, 0, 2])}, "parent must list states breadth first, got .*: sort the states"),
+        ({"probability": np.array([1.0, 0.4, 0.6, 0.5, 0.4])}, "sum to 1 below each state, got 0.9 below state 2"),
+        ({"probability": np.array([1.0, -0.4, 1.4, 0.5, 0.5])}, "probability must be non-negative"),
+        (
+            {"answer": np.array([False, True, True, False, False])},
+            "answer must end a path, got children below answer state 2",
+        ),
+    ],
+)
+def test_trees_that_are_no_policies_are_refused(change: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**change)

@@ -1,0 +1,55 @@
+"""errors: what a person must put right outside the recipe -> one exception a kind, shown without a traceback."""
+
+import logging
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is not installed; the message ends with the command that installs it.
+
+    Example:
+        >>> raise MissingExtra("pyarrow", "to read .parquet files", "pip install 'igrpo-train[parquet]'")
+        Traceback (most recent call last):
+        igrpo_train.errors.MissingExtra: pyarrow is needed to read .parquet files: pip install 'igrpo-train[parquet]'
+    """
+
+    def __init__(self, package: str, purpose: str, command: str) -> None:
+        super().__init__(f"{package} is needed {purpose}: {command}")
+
+
+class DiskError(OSError):
+    """A file of the run could not be written; the message says which, why and how to go on."""
+
+
+def run_command(command: Callable[[], None]) -> None:
+    """Run what a command line asks for; an error that a person can put right is shown in a panel, anything else is a bug.
+
+    Args:
+        command: the work; a ValueError, FileNotFoundError, FileExistsError, MissingExtra or DiskError of it is for people.
+
+    Raises:
+        SystemExit: code 2 after such an error, 130 after an interrupt.
+
+    Example:
+        >>> run_command(lambda: None)
+    """
+    try:
+        command()
+    except (ValueError, FileNotFoundError, FileExistsError, MissingExtra, DiskError) as error:
+        logger.debug("traceback of the error below", exc_info=True)
+        _show(str(error))
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _show(message: str) -> None:
+    # Late: rich is needed only when something goes wrong.
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    # Text, not markup: square brackets of a message are to be seen.
+    Console(stderr=True).print(Panel(Text(message), title="Error", title_align="left", border_style="red"))

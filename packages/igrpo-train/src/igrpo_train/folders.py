@@ -1,0 +1,46 @@
+"""folders: what a block writes -> a folder that is there whole or not at all.
+
+Example:
+    >>> import tempfile
+    >>> parent = Path(tempfile.mkdtemp())
+    >>> with new_folder(parent / "model") as partial:
+    ...     _ = (partial / "config.json").write_text("{}")
+    >>> [path.name for path in parent.iterdir()]
+    ['model']
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Give a block a folder to fill, beside `target`, and rename it to `target` when the block ends well.
+
+    Args:
+        target: must not exist, or be an empty folder; parents are made.
+
+    Raises:
+        FileExistsError: something is there already; also when another process was faster.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"folder must be new or empty, got {str(target)!r}: name another one or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        # mkdtemp keeps others out; the finished folder has ordinary permissions.
+        partial.chmod(0o777 & ~_umask())
+        yield partial
+        os.replace(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

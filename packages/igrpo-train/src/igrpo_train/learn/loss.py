@@ -1,0 +1,247 @@
+"""loss: log-probabilities of sampled tokens -> clipped policy loss.
+
+In: log-probabilities of the policy now, at sampling and of the frozen reference, with one advantage a row.
+Out: a differentiable loss with global denominators, and sums from which the metrics are made.
+Source: [ppo] for the clip, [dualclip] for the bound on it, [gspo] for the ratio of a sequence, [k3] for the KL
+estimate.
+
+Axes: R rows, T columns of the model's input, L columns of the responses, S sampled tokens of the batch, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from igrpo_train.config import Aggregation, Loss
+from igrpo_train.learn.packing import Batch
+
+_CHUNK_TOKENS: Final = 1024
+"""Rows of the vocabulary softmax in memory at once."""
+_LOG_LIMIT: Final = 20.0
+"""Bound on differences of log-probabilities, so that exp stays finite; far outside of what any clip lets through."""
+
+
+class TokenLogprobs(NamedTuple):
+    """What the policy gave to the tokens of a batch; 0 where nothing was sampled."""
+
+    logprobs: Float[Tensor, "R L"]
+    """Nats."""
+    entropy: Float[Tensor, "R L"]
+    """Of the whole next-token distribution, nats."""
+
+
+class LossSums(NamedTuple):
+    """Sums over sampled tokens (0-d, detached), so that parts of a minibatch add up to the whole."""
+
+    tokens: Tensor
+    clipped: Tensor
+    """Tokens whose gradient the clip or the dual clip removed."""
+    k3: Tensor
+    """0 without a reference."""
+    entropy: Tensor
+    difference: Tensor
+    """Sum of |new - old| log-probability."""
+    ratio_min: Tensor
+    ratio_max: Tensor
+
+
+class LossOutput(NamedTuple):
+    """A loss and what is worth knowing about it."""
+
+    loss: Float[Tensor, ""]
+    sums: LossSums
+
+
+def token_logprobs(model: nn.Module, batch: Batch, temperature: float) -> TokenLogprobs:
+    """Run the model; log-softmax and vocabulary logits exist only for sampled tokens.
+
+    Args:
+        model: causal language model of transformers, possibly wrapped for data-parallel training.
+        batch: rows; response tokens must follow at least one context token.
+        temperature: logits are divided by it, as they were in sampling.
+
+    Returns:
+        differentiable in the model's parameters.
+    """
+    # Logits of a column predict the next one.
+    predicts_RT = batch.response_mask.roll(-1, dims=1)
+    with _logits_only_at(model, predicts_RT):
+        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+    logits_SV = output.logits[0]
+    targets_S = batch.input_ids[batch.response_mask]
+    parts = [
+        checkpoint(_logprob_and_entropy, logits_CV, targets_C, temperature, use_reentrant=False)
+        for logits_CV, targets_C in zip(
+            torch.split(logits_SV, _CHUNK_TOKENS), torch.split(targets_S, _CHUNK_TOKENS), strict=True
+        )
+    ]
+    logprobs_S = torch.cat([logprobs_C for logprobs_C, _ in parts])
+    entropy_S = torch.cat([entropy_C for _, entropy_C in parts])
+    blank_RL = torch.zeros(batch.sampled.shape, dtype=logprobs_S.dtype, device=logprobs_S.device)
+    return TokenLogprobs(
+        blank_RL.masked_scatter(batch.sampled, logprobs_S), blank_RL.masked_scatter(batch.sampled, entropy_S)
+    )
+
+
+@contextmanager
+def _logits_only_at(model: nn.Module, positions_RT: Bool[Tensor, "R T"]) -> Iterator[None]:
+    """Let the output layer see only these positions, as one row [1, S, hidden]."""
+    # A hook, because data-parallel wrappers need their own forward to run and logits_to_keep is the same for all rows.
+    inner: Any = getattr(model, "module", model)
+    head: nn.Module = inner.get_output_embeddings()
+    handle = head.register_forward_pre_hook(lambda _head, args: (args[0][positions_RT][None], *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _logprob_and_entropy(
+    logits: Float[Tensor, "C V"], targets: Int[Tensor, " C"], temperature: float
+) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Log-probability of each target and entropy of each row, in float32 or better."""
+    precise_CV = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    logprobs_CV = precise_CV.log_softmax(dim=-1)
+    entropy_C = -(logprobs_CV.exp() * logprobs_CV).sum(dim=-1)
+    return logprobs_CV.gather(1, targets[:, None])[:, 0], entropy_C
+
+
+def policy_loss(
+    new: TokenLogprobs,
+    batch: Batch,
+    config: Loss,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    reference: Float[Tensor, "R L"] | None = None,
+) -> LossOutput:
+    """Clipped surrogate + KL to the reference - entropy bonus.
+
+    A sequence, for `ratio_level = sequence` and `aggregation = sequence_mean`, is a row: one turn's response.
+
+    Args:
+        new: log-probabilities under the policy now; carries the gradient.
+        batch: sampling log-probabilities, advantages and the mask of sampled tokens.
+        config: clips, coefficients, ratio level and aggregation.
+        num_tokens: sampled tokens of the whole minibatch, over all processes and micro-batches.
+        num_rows: rows of the whole minibatch.
+        reference: log-probabilities under the frozen reference; None without a KL term.
+
+    Returns:
+        loss of these rows' share of the minibatch: shares add up to the loss of the minibatch.
+
+    Example:
+        >>> from igrpo_train.learn.packing import TurnRow, collate
+        >>> ids = dict(context_ids=(5,), response_ids=(7,), old_logprobs=(-1.0,))
+        >>> row = TurnRow(question=0, path=0, turn=0, advantage=2.0, **ids)
+        >>> new = TokenLogprobs(logprobs=torch.tensor([[-1.0]]), entropy=torch.tensor([[0.5]]))
+        >>> policy_loss(new, collate([row], pad_id=0), Loss(), num_tokens=1, num_rows=1).loss
+        tensor(-2.)
+    """
+    mask_RL = batch.sampled
+    ratio_RL = _ratio(new.logprobs, batch.old_logprobs, mask_RL, config.ratio_level == "sequence")
+    surrogate = _surrogate(ratio_RL, batch.advantages[:, None], config)
+    tokens_RL = -surrogate.objective
+    k3_RL = torch.zeros_like(new.logprobs)
+    if config.entropy_coefficient > 0:
+        tokens_RL = tokens_RL - config.entropy_coefficient * new.entropy
+    if reference is not None:
+        k3_RL = k3(new.logprobs, reference)
+        tokens_RL = tokens_RL + config.kl_coefficient * k3_RL
+    loss = aggregate(tokens_RL, mask_RL, config.aggregation, num_tokens=num_tokens, num_rows=num_rows)
+    with torch.no_grad():
+        ratios_S = ratio_RL[mask_RL]
+        sums = LossSums(
+            tokens=mask_RL.sum(),
+            clipped=(surrogate.clipped & mask_RL).sum(),
+            k3=k3_RL[mask_RL].sum(),
+            entropy=new.entropy[mask_RL].sum(),
+            difference=(new.logprobs - batch.old_logprobs)[mask_RL].abs().sum(),
+            ratio_min=ratios_S.min(),
+            ratio_max=ratios_S.max(),
+        )
+    return LossOutput(loss, sums)
+
+
+def _ratio(
+    new: Float[Tensor, "R L"], old: Float[Tensor, "R L"], mask: Bool[Tensor, "R L"], whole_sequence: bool
+) -> Float[Tensor, "R L"]:
+    """pi_new / pi_old of each token, or the geometric mean over its row; 1 where nothing was sampled."""
+    log_ratio_RL = torch.where(mask, new - old, 0.0)
+    if whole_sequence:
+        mean_R1 = log_ratio_RL.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True)
+        # The value is the row's, the gradient reaches every token with weight one: the mean over tokens completes it.
+        log_ratio_RL = torch.where(mask, mean_R1.detach() + new - new.detach(), 0.0)
+    return log_ratio_RL.clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
+
+
+class _Surrogate(NamedTuple):
+    objective: Float[Tensor, "R L"]
+    clipped: Bool[Tensor, "R L"]
+
+
+def _surrogate(ratio: Float[Tensor, "R L"], advantages: Float[Tensor, "R 1"], config: Loss) -> _Surrogate:
+    """The pessimistic minimum of the plain and the clipped objective, bounded below where the advantage is negative."""
+    plain_RL = ratio * advantages
+    inside_RL = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high) * advantages
+    objective_RL = torch.minimum(plain_RL, inside_RL)
+    clipped_RL = inside_RL < plain_RL
+    if config.dual_clip > 0:
+        bound_R1 = config.dual_clip * advantages
+        too_bad_RL = (advantages < 0) & (objective_RL < bound_R1)
+        objective_RL = torch.where(too_bad_RL, bound_R1.expand_as(objective_RL), objective_RL)
+        clipped_RL = clipped_RL | too_bad_RL
+    return _Surrogate(objective_RL, clipped_RL)
+
+
+def k3(new: Float[Tensor, "*shape"], reference: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Estimate of KL(new || reference) at each token sampled from `new`: never negative, without bias.
+
+    Args:
+        new: log-probabilities under the policy, nats.
+        reference: log-probabilities under the reference, nats.
+
+    Source: [k3]
+
+    Example:
+        >>> k3(torch.tensor([-1.0]), torch.tensor([-1.0]))
+        tensor([0.])
+    """
+    difference = (reference - new).clamp(-_LOG_LIMIT, _LOG_LIMIT)
+    # expm1 keeps the small values that exp(d) - 1 would round away.
+    return torch.expm1(difference) - difference
+
+
+def aggregate(
+    values: Float[Tensor, "R L"],
+    mask: Bool[Tensor, "R L"],
+    aggregation: Aggregation,
+    *,
+    num_tokens: int,
+    num_rows: int,
+) -> Float[Tensor, ""]:
+    """Share of these rows in the minibatch mean of a per-token value.
+
+    Args:
+        values: anything where the mask is False.
+        mask: cells that hold a token; at least one a row.
+        aggregation: token_mean weighs tokens equally, sequence_mean rows equally.
+        num_tokens: tokens of the whole minibatch.
+        num_rows: rows of the whole minibatch.
+
+    Example:
+        >>> values, mask = torch.tensor([[1.0, 3.0], [5.0, 0.0]]), torch.tensor([[True, True], [True, False]])
+        >>> aggregate(values, mask, "token_mean", num_tokens=3, num_rows=2)
+        tensor(3.)
+        >>> aggregate(values, mask, "sequence_mean", num_tokens=3, num_rows=2)
+        tensor(3.5000)
+    """
+    kept_RL = torch.where(mask, values, 0.0)
+    if aggregation == "token_mean":
+        return kept_RL.sum() / num_tokens
+    return (kept_RL.sum(dim=1) / mask.sum(dim=1)).sum() / num_rows

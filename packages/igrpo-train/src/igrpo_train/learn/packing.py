@@ -1,0 +1,231 @@
+"""packing: paths with advantages -> padded model rows.
+
+In: a grown tree of search turns, its paths, and one advantage a (path, turn).
+Out: `TurnRow`s, cut into minibatches at questions, then into micro-batches, then collated to tensors.
+Source: ours. A row is one turn of one kept path, so a turn that c paths share gives c rows: the reference mode.
+
+Axes: Q questions, P paths, D turns a path, R rows, T columns of the model's input, L columns of the responses.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from igrpo_theory.paths import Paths
+from igrpo_theory.randomness import Stream, uniforms
+from igrpo_train.search.session import SearchTree, Turn, context_segments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRow:
+    """One turn of one path: what the policy saw, what it said, and how good that was."""
+
+    question: int
+    """Slot of the question in the whole batch, over all processes."""
+    path: int
+    turn: int
+    """Turn of the path, from 0."""
+    context_ids: tuple[int, ...]
+    """Never trained; rows of one context share one tuple."""
+    response_ids: tuple[int, ...]
+    """The ids that were sampled: the only ones with a loss."""
+    old_logprobs: tuple[float, ...]
+    """Log-probability (nats) of each sampled id when it was sampled."""
+    advantage: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Columns that the model sees for this row."""
+        return len(self.context_ids) + len(self.response_ids)
+
+
+class Batch(NamedTuple):
+    """Rows as tensors; contexts and responses follow each other and padding is on the right."""
+
+    input_ids: Int[Tensor, "R T"]
+    attention_mask: Int[Tensor, "R T"]
+    """1 on the row's own tokens."""
+    response_mask: Bool[Tensor, "R T"]
+    """True on sampled tokens: as many as the rows have response ids."""
+    sampled: Bool[Tensor, "R L"]
+    """True on the cells of the response layout that hold a token; as many as in `response_mask`, in the same order."""
+    old_logprobs: Float[Tensor, "R L"]
+    """0 where nothing was sampled."""
+    advantages: Float[Tensor, " R"]
+
+
+def pack_paths(
+    tree: SearchTree,
+    paths: Paths,
+    advantages: Float[np.ndarray, "P D"],
+    keep: Bool[np.ndarray, " P"],
+    slots: Int[np.ndarray, " Q"] | None = None,
+) -> list[TurnRow]:
+    """One row a turn of a kept path, ordered by (path, turn).
+
+    Args:
+        tree: roots carry a `Prompt`, other nodes a `Turn`.
+        paths: the tree's root-to-leaf paths.
+        advantages: one a (path, turn).
+        keep: paths to train on.
+        slots: slot of each of the tree's questions in the whole batch; 0, 1, ... when the tree holds the whole batch.
+
+    Returns:
+        rows in which the context is the one that the turn was sampled in, token by token. A turn without a sampled id
+        has no row: it has nothing to train.
+    """
+    assert advantages.shape == paths.nodes.shape, f"advantages {advantages.shape} do not fit paths {paths.nodes.shape}"
+    contexts: dict[int, tuple[int, ...]] = {}
+    rows = []
+    for path in np.flatnonzero(keep).tolist():
+        question = int(paths.question[path])
+        for turn in range(int(paths.length[path])):
+            node = int(paths.nodes[path, turn])
+            parent = int(tree.parent[node])
+            if parent not in contexts:
+                contexts[parent] = tuple(chain.from_iterable(context_segments(tree, parent)))
+            payload = tree.payload[node]
+            assert isinstance(payload, Turn), f"node {node} is not a turn"
+            if not payload.response_ids:
+                continue
+            row = TurnRow(
+                question=question if slots is None else int(slots[question]),
+                path=path,
+                turn=turn,
+                context_ids=contexts[parent],
+                response_ids=payload.response_ids,
+                old_logprobs=payload.response_logprobs,
+                advantage=float(advantages[path, turn]),
+            )
+            rows.append(row)
+    return rows
+
+
+def cut_questions(row_counts: Mapping[int, int], update_rows: int, key: int) -> list[list[int]]:
+    """Questions of each minibatch: a random order in which the emptiest minibatch takes the next question.
+
+    Args:
+        row_counts: rows of each question slot, over all processes.
+        update_rows: rows a minibatch should have.
+        key: counter-based random key of the step.
+
+    Returns:
+        max(1, round(rows / update_rows)) minibatches, or one a question where there are fewer questions; their row
+        counts differ by no more than the rows of one question.
+
+    Example:
+        >>> groups = cut_questions({0: 4, 1: 4, 2: 4, 3: 4}, update_rows=8, key=1)
+        >>> [len(group) for group in groups]
+        [2, 2]
+    """
+    assert update_rows >= 1, f"update_rows is {update_rows}"
+    slots = np.array(sorted(slot for slot, count in row_counts.items() if count > 0), dtype=np.int64)
+    if slots.size == 0:
+        return []
+    num_rows = sum(row_counts.values())
+    num_groups = min(len(slots), max(1, round(num_rows / update_rows)))
+    draws = uniforms(np.full(slots.shape, key, dtype=np.uint64), int(Stream.ORDER), slots)
+    groups: list[list[int]] = [[] for _ in range(num_groups)]
+    loads = [(0, group) for group in range(num_groups)]
+    for slot in slots[np.argsort(draws, kind="stable")].tolist():
+        load, group = heapq.heappop(loads)
+        groups[group].append(slot)
+        heapq.heappush(loads, (load + row_counts[slot], group))
+    return groups
+
+
+def minibatches(
+    rows: Sequence[TurnRow], update_rows: int, key: int, row_counts: Mapping[int, int] | None = None
+) -> list[list[TurnRow]]:
+    """Rows of each optimiser step, cut at questions; see `cut_questions`.
+
+    Args:
+        rows: rows of this process.
+        update_rows: rows a minibatch should have, over all processes.
+        key: counter-based random key of the step.
+        row_counts: rows of each question over all processes; those of `rows` when None.
+
+    Returns:
+        as many minibatches on every process; one may be empty where other processes hold its questions.
+    """
+    by_question: dict[int, list[TurnRow]] = {}
+    for row in rows:
+        by_question.setdefault(row.question, []).append(row)
+    counts = count_rows(rows) if row_counts is None else row_counts
+    groups = cut_questions(counts, update_rows, key)
+    return [[row for slot in group for row in by_question.get(slot, [])] for group in groups]
+
+
+def count_rows(rows: Iterable[TurnRow]) -> dict[int, int]:
+    """Rows of each question slot."""
+    return dict(Counter(row.question for row in rows))
+
+
+def micro_batches(rows: Sequence[TurnRow], tokens_per_micro_batch: int) -> list[list[TurnRow]]:
+    """Rows of each forward pass: longest first, so that a batch that is too big for memory shows at once.
+
+    Args:
+        rows: rows of one minibatch.
+        tokens_per_micro_batch: bound on rows x longest row; a single longer row is a micro-batch of its own.
+
+    Returns:
+        every row exactly once.
+    """
+    assert tokens_per_micro_batch >= 1, f"tokens_per_micro_batch is {tokens_per_micro_batch}"
+    batches: list[list[TurnRow]] = []
+    for row in sorted(rows, key=lambda row: (-row.num_tokens, row.question, row.path, row.turn)):
+        # Sorted: the first row of a batch is its longest.
+        if batches and (len(batches[-1]) + 1) * batches[-1][0].num_tokens <= tokens_per_micro_batch:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def collate(
+    rows: Sequence[TurnRow],
+    pad_id: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Batch:
+    """Rows as tensors, padded on the right.
+
+    Args:
+        rows: at least one row, each with a context and a response.
+        pad_id: id of the padding; it is masked, so any id of the vocabulary does.
+        device: where the tensors go.
+        dtype: of log-probabilities and advantages.
+    """
+    num_rows = len(rows)
+    width = max(row.num_tokens for row in rows)
+    response_width = max(len(row.response_ids) for row in rows)
+    input_ids = np.full((num_rows, width), pad_id, dtype=np.int64)
+    attention_mask = np.zeros((num_rows, width), dtype=np.int64)
+    response_mask = np.zeros((num_rows, width), dtype=bool)
+    sampled = np.zeros((num_rows, response_width), dtype=bool)
+    old_logprobs = np.zeros((num_rows, response_width), dtype=np.float64)
+    for index, row in enumerate(rows):
+        start, stop = len(row.context_ids), row.num_tokens
+        assert start > 0, "a row needs a context: its last token predicts the first sampled one"
+        assert len(row.old_logprobs) == stop - start, f"{len(row.old_logprobs)} logprobs for {stop - start} ids"
+        input_ids[index, :stop] = row.context_ids + row.response_ids
+        attention_mask[index, :stop] = 1
+        response_mask[index, start:stop] = True
+        sampled[index, : stop - start] = True
+        old_logprobs[index, : stop - start] = row.old_logprobs
+    return Batch(
+        input_ids=torch.from_numpy(input_ids).to(device),
+        attention_mask=torch.from_numpy(attention_mask).to(device),
+        response_mask=torch.from_numpy(response_mask).to(device),
+        sampled=torch.from_numpy(sampled).to(device),
+        old_logprobs=torch.from_numpy(old_logprobs).to(dtype).to(device),
+        advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
+    )

@@ -1,0 +1,72 @@
+"""policy: a model path or hub id -> model and tokenizer.
+
+Paths of the form `miniature:leak` name the checkpoints that ship with the package.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from igrpo_train.config import Model
+
+_SHIPPED = Path(__file__).parent / "miniature" / "checkpoints"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Policy(NamedTuple):
+    """A causal language model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def context_limit(self) -> int | None:
+        """Positions that the model was made for, None when its config does not say."""
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        return None if limit is None else int(limit)
+
+    @property
+    def pad_id(self) -> int:
+        """Id that fills padded positions; any id serves where the tokenizer has none, since padding is masked."""
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
+
+
+def resolve_model(path: str) -> str:
+    """Folder or hub id behind `model.path`.
+
+    Raises:
+        FileNotFoundError: a path that looks local does not exist.
+    """
+    if path.startswith("miniature:"):
+        shipped = _SHIPPED / path.removeprefix("miniature:")
+        if not shipped.is_dir():
+            names = ", ".join(sorted(f"miniature:{folder.name}" for folder in _SHIPPED.iterdir() if folder.is_dir()))
+            raise FileNotFoundError(f"model.path must be one of {names}, got {path!r}")
+        return str(shipped)
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    folder = Path(path).expanduser()
+    if folder.exists() and not (folder / "config.json").exists():
+        raise FileNotFoundError(
+            f"model.path must be a folder with a config.json, got {path!r}: point it at a saved model"
+        )
+    if looks_local and not folder.exists():
+        raise FileNotFoundError(f"model.path must exist, got {path!r}: give a local folder or a hub id OWNER/NAME")
+    return str(folder) if folder.exists() else path
+
+
+def load_policy(config: Model, folder: Path | None = None) -> Policy:
+    """Load a model and its tokenizer on the CPU; accelerate moves it.
+
+    Args:
+        config: which model, in which number format.
+        folder: a checkpoint to load instead of `config.path`.
+
+    Raises:
+        FileNotFoundError: see `resolve_model`.
+    """
+    source = resolve_model(config.path) if folder is None else str(folder)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[config.dtype])
+    return Policy(model, AutoTokenizer.from_pretrained(source))

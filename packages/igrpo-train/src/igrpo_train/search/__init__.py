@@ -1,0 +1,1 @@
+"""search: questions -> trees of agent turns; no gradient lives here."""

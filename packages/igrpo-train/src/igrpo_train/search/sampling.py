@@ -1,0 +1,54 @@
+"""sampler: token ids in, token ids out; the one door between trees and an engine.
+
+An engine keeps the computed prefixes of the current frontier behind an opaque handle. The agent extends a handle row
+by row, draws completions from it and scores forced continuations on it, so that one prefill of a node serves its
+answer score and all of its expansions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, UInt64
+
+Tokens: TypeAlias = Sequence[int]
+Prefix: TypeAlias = Any
+"""An engine's handle on computed contexts, one row each."""
+
+
+class Completion(NamedTuple):
+    """One sampled response."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Nats, one a token, under the tempered distribution (the plain one for greedy decoding)."""
+    finish: str
+    """`stop`, `eos` or `length`."""
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """What the search agent needs from an engine."""
+
+    def prefill(self, base: Prefix | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]) -> Prefix:
+        """Extend rows of `base` by one segment each; with no base, start n rows from their segments."""
+        ...
+
+    def generate(
+        self,
+        prefix: Prefix,
+        rows: Int[np.ndarray, " n"],
+        tails: Sequence[Tokens],
+        keys: UInt64[np.ndarray, " n"],
+        *,
+        temperature: float,
+        max_tokens: int,
+    ) -> list[Completion]:
+        """Draw one completion a row of `rows` (rows may repeat); draw k uses only the counter `(keys[k], position)`."""
+        ...
+
+    def score(
+        self, prefix: Prefix, rows: Int[np.ndarray, " n"], continuations: Sequence[Tokens]
+    ) -> list[Float[np.ndarray, " L"]]:
+        """Log-probability (nats, temperature 1) of every token of a forced continuation of each row."""
+        ...

@@ -1,0 +1,46 @@
+"""setup: a recipe and a policy -> the search agent that training and evaluation share."""
+
+from collections.abc import Sequence
+
+import torch
+
+from igrpo_train.config import Recipe
+from igrpo_train.policy import Policy
+from igrpo_train.question import Question
+from igrpo_train.search.prompting import Prompting
+from igrpo_train.search.retrieval import Retriever
+from igrpo_train.search.scoring import AnswerScorer
+from igrpo_train.search.transformers_sampler import TransformersSampler
+from igrpo_train.search.world import SearchAgent
+
+
+def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchAgent:
+    """Engine, prompts, retriever and scorer for one policy.
+
+    Raises:
+        ValueError: the tokenizer has no chat template, or the limits do not fit the model.
+    """
+    prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
+    sampler = TransformersSampler(policy.model, policy.tokenizer)
+    return SearchAgent(sampler, prompting, retriever, AnswerScorer(sampler, prompting, recipe.scoring))
+
+
+def check_prompts(prompting: Prompting, questions: Sequence[Question]) -> None:
+    """Refuse a question that cannot fit the prompt, before anything is spent.
+
+    A question has at most as many tokens as bytes, so only the long ones need to be tokenised.
+
+    Raises:
+        ValueError: names the first question that does not fit.
+    """
+    bare = prompting.prompt(Question(id="", text="?", answers=("",)))
+    room = prompting.agent.max_prompt_tokens - len(bare.head_ids) - len(bare.tail_ids)
+    for question in questions:
+        if len(question.text.encode()) > room:
+            prompting.prompt(question)
+
+
+def set_threads(recipe: Recipe) -> None:
+    """Apply `run.threads`; 0 leaves torch's default."""
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)

@@ -1,0 +1,271 @@
+"""tracking: a recipe and what happens during its run -> the files of a run folder.
+
+In: the resolved recipe, metrics of each step, records of grown trees, seconds and tokens of each phase.
+Out: recipe.toml, config.json, code.json, metrics.jsonl and trees.jsonl; on resume the last two are cut back to the
+byte where the checkpoint was taken, so that a step is never recorded twice.
+
+Example:
+    >>> phases = Phases()
+    >>> with phases.measure("generation") as phase:
+    ...     phase.tokens += 12
+    >>> phases.take()["tokens/generation"]
+    12.0
+"""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from igrpo_train.config import Recipe
+from igrpo_train.errors import DiskError
+from igrpo_train.recipes import recipe_to_toml, to_dict
+
+PhaseName = Literal["prefill", "generation", "scoring", "retrieval", "training"]
+
+_PACKAGES: Final = ("igrpo-theory", "igrpo-train", "torch", "transformers", "accelerate", "numpy", "bm25s")
+_REMEDY: Final = "free space or mend its permissions, then go on with --resume"
+
+
+@dataclass(slots=True)
+class Phase:
+    """What one phase took since it was last read."""
+
+    seconds: float = 0.0
+    """Wall time."""
+    tokens: int = 0
+    """Tokens that the model computed; the caller adds them."""
+
+
+class Phases:
+    """Adds up seconds and tokens of the phases of a step."""
+
+    def __init__(self) -> None:
+        self._phases: dict[PhaseName, Phase] = {name: Phase() for name in get_args(PhaseName)}
+
+    @contextmanager
+    def measure(self, name: PhaseName) -> Iterator[Phase]:
+        """Time a block, also when it fails; the block adds its tokens to the phase that it is given."""
+        phase = self._phases[name]
+        start = time.perf_counter()
+        try:
+            yield phase
+        finally:
+            phase.seconds += time.perf_counter() - start
+
+    def take(self) -> dict[str, float]:
+        """Metrics `time/PHASE_s` and `tokens/PHASE` since the last call; retrieval has no tokens."""
+        taken = {f"time/{name}_s": phase.seconds for name, phase in self._phases.items()}
+        taken |= {f"tokens/{name}": float(p.tokens) for name, p in self._phases.items() if name != "retrieval"}
+        self._phases = {name: Phase() for name in self._phases}
+        return taken
+
+
+class JsonLines:
+    """A file of one JSON object a line, written line by line and cut back on resume.
+
+    Args:
+        path: the file; made when it does not exist, appended to when it does.
+
+    Raises:
+        DiskError: the file cannot be opened for writing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _disk(path):
+            # Unbuffered: a line is in the file or it failed here, never later in a destructor.
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far; what a checkpoint records."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line; numbers that are not finite become null.
+
+        Raises:
+            DiskError: the disk is full or gone; the file then ends with the line before.
+        """
+        line = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        start = self.position
+        with _disk(self.path):
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(start)
+                raise
+
+    def truncate(self, position: int) -> None:
+        """Drop everything after a recorded position.
+
+        Raises:
+            ValueError: the file is shorter than that.
+        """
+        if position > self.position:
+            raise ValueError(
+                f"{self.path} must hold at least {position} bytes, got {self.position}: it was changed since its "
+                "checkpoint was written; restore it or start a new run"
+            )
+        with _disk(self.path):
+            self._file.truncate(position)
+
+    def sync(self) -> int:
+        """Force the file to the disk and return its position: call it before a checkpoint that records it."""
+        with _disk(self.path):
+            os.fsync(self._file.fileno())
+        return self.position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        recipe: the resolved recipe; `recipe.run.folder` names the folder.
+        resume: go on in a folder that holds a run of the same recipe, instead of starting a new one.
+
+    Raises:
+        ValueError: a new run would overwrite another, or a resumed run has another recipe.
+        FileNotFoundError: there is no run to resume.
+        DiskError: the folder cannot be written.
+    """
+
+    def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
+        self.path = Path(recipe.run.folder).expanduser()
+        settings = json.loads(json.dumps(to_dict(recipe)))
+        config = self.path / "config.json"
+        if resume:
+            _check_same(config, settings)
+        elif config.exists():
+            raise ValueError(
+                f"run.folder must be a new folder, got {recipe.run.folder!r}, which holds a run: name another one, "
+                "go on with --resume, or remove it"
+            )
+        with _disk(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        code = self.path / "code.json"
+        starts = json.loads(code.read_text(encoding="utf-8")) if resume and code.exists() else []
+        write_text(code, json.dumps([*starts, code_state()], indent=2) + "\n")
+        write_text(self.path / "recipe.toml", recipe_to_toml(recipe))
+        write_text(config, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        self.metrics = JsonLines(self.path / "metrics.jsonl")
+        """One line a step, names `stage/quantity_unit`."""
+        self.trees = JsonLines(self.path / "trees.jsonl")
+        """One line a question of the recorded steps."""
+
+    def positions(self) -> dict[str, int]:
+        """Sync both files and return how far they are; goes into a checkpoint."""
+        return {"metrics": self.metrics.sync(), "trees": self.trees.sync()}
+
+    def rewind(self, positions: Mapping[str, int]) -> None:
+        """Cut both files back to a checkpoint's positions."""
+        self.metrics.truncate(positions["metrics"])
+        self.trees.truncate(positions["trees"])
+
+    def close(self) -> None:
+        """Close both files."""
+        self.metrics.close()
+        self.trees.close()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or leave the old one as it was.
+
+    Raises:
+        DiskError: the disk is full or the folder cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    with _disk(path):
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+
+
+def code_state() -> dict[str, Any]:
+    """What produced a run: commit and whether it was changed (None outside a checkout), versions, platform, time."""
+    commit, dirty = _commit()
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": {"python": platform.python_version(), **versions},
+        "platform": platform.platform(),
+    }
+
+
+def _commit() -> tuple[str | None, bool | None]:
+    here = Path(__file__)
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *args], cwd=here.parent, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    # An installed copy may lie inside somebody else's checkout: only a tracked file tells about its own.
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None, None
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    return (commit.strip() if commit else None), (None if changes is None else bool(changes.strip()))
+
+
+def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to resume under another recipe; where and how often to write may change."""
+    if not config.is_file():
+        raise FileNotFoundError(f"run.folder must hold a run to resume, got {str(config.parent)!r}: leave out --resume")
+    saved, now = (dict(_flat(values)) for values in (json.loads(config.read_text(encoding="utf-8")), settings))
+    changed = [key for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)]
+    changed = [key for key in changed if not key.startswith("run.")]
+    if changed:
+        listed = ", ".join(f"{key} = {now.get(key)!r} (was {saved.get(key)!r})" for key in changed)
+        raise ValueError(
+            f"recipe must be the saved one to resume, got {listed}: resume with {config.with_name('recipe.toml')}, or "
+            "name a new run.folder"
+        )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DiskError(f"{path} must be writable, got {reason!r}: {_REMEDY}") from error

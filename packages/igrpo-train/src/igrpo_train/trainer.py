@@ -1,0 +1,243 @@
+"""trainer: a recipe -> a run folder with a trained policy.
+
+Each step goes one way: questions -> trees -> paths -> rewards -> advantages -> rows -> update. Every random number is
+a function of recipe, seed and step, so a run that was stopped goes on as if nothing had happened.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from accelerate import Accelerator
+
+from igrpo_theory.advantages import group_advantages
+from igrpo_theory.growth import GrowthRule
+from igrpo_theory.randomness import Stream, fold, question_keys
+from igrpo_train.config import Recipe
+from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
+from igrpo_train.interrupt import Interrupt
+from igrpo_train.learn import checkpoint
+from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
+from igrpo_train.learn.packing import pack_paths
+from igrpo_train.learn.update import Updater
+from igrpo_train.policy import Policy, load_policy
+from igrpo_train.question import Question
+from igrpo_train.recipes import to_dict
+from igrpo_train.rewards import path_rewards, turn_penalties
+from igrpo_train.rollout import Rollout, collect
+from igrpo_train.search.session import turn_record
+from igrpo_train.setup import build_agent, check_prompts, set_threads
+from igrpo_train.statistics import group_metrics, tree_metrics
+from igrpo_train.tracking import Phases, RunFolder
+
+Metrics: TypeAlias = dict[str, float]
+OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """One training run.
+
+    Everything that can be wrong with a recipe or its data is found before the first step.
+
+    Args:
+        recipe: what to do.
+        resume: go on from the newest checkpoint in `run.folder`.
+        on_step: called after every step with its number (from 1) and metrics; shows progress.
+
+    Raises:
+        ValueError, FileNotFoundError: recipe, data or model do not fit together, or there is nothing to resume.
+    """
+
+    def __init__(self, recipe: Recipe, *, resume: bool = False, on_step: OnStep | None = None) -> None:
+        set_threads(recipe)
+        self.recipe = recipe
+        self.on_step = on_step
+        self.questions = load_questions(recipe.data.train, recipe.data.hops)
+        self.held_out: list[Question] = []
+        if recipe.validation.every:
+            self.held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
+        retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
+        restored = self._restore() if resume else None
+        self.accelerator = Accelerator(cpu=recipe.model.device == "cpu")
+        if self.accelerator.num_processes > 1:
+            raise ValueError(f"training must run in one process, got {self.accelerator.num_processes}: launch one")
+        policy = load_policy(recipe.model, folder=None if restored is None else restored.folder)
+        self.updater = self._updater(policy)
+        self.policy = Policy(self.accelerator.unwrap_model(self.updater.model), policy.tokenizer)
+        self.agent = build_agent(self.policy, retriever, recipe)
+        check_prompts(self.agent.prompting, [*self.questions, *self.held_out])
+        self.state = TrainerState(step=0, positions={}, best_metric=None, best_step=None, recipe=self._fingerprint())
+        self.folder = RunFolder(recipe, resume=resume)
+        if restored is not None:
+            self.state = restored.trainer
+            self.updater.load_state_dict(restored.updater)
+            self.folder.rewind(restored.trainer.positions)
+        self.phases = Phases()
+
+    def run(self) -> Path:
+        """Train to the last step, or until interrupted; either way the last checkpoint is on disk.
+
+        Returns:
+            the newest checkpoint's folder.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the run; raised after the checkpoint is written.
+        """
+        if self.state.step == 0 and self.held_out:
+            self._record(0, self.validate())
+        with Interrupt("finishing this step, then saving a checkpoint; interrupt again to stop at once") as interrupt:
+            for step in range(self.state.step, self.recipe.steps):
+                metrics = self.step(step)
+                self._finish_step(step + 1, metrics, stopping=interrupt.requested)
+                if interrupt.requested:
+                    raise KeyboardInterrupt
+        self.folder.close()
+        newest = checkpoint.latest(self._checkpoints)
+        assert newest is not None
+        return newest
+
+    def step(self, step: int) -> Metrics:
+        """Grow trees for the questions of a 0-based step and update the policy on them."""
+        start = time.perf_counter()
+        recipe = self.recipe
+        rule = recipe.growth_rule(step)
+        rollout = self._grow(step, rule)
+        rewards = path_rewards(
+            rollout.grades,
+            rollout.scores,
+            rollout.truncated,
+            rule=recipe.reward.truncated,
+            progress=step / recipe.steps,
+            switch_fraction=recipe.reward.switch_fraction,
+        )
+        penalties = turn_penalties(rollout.valid, recipe.reward.invalid_penalty)
+        advantages = group_advantages(
+            rollout.paths,
+            rewards.rewards,
+            penalties,
+            unit=recipe.advantage.unit,
+            std_floor=recipe.advantage.std_floor,
+            keep=rewards.keep,
+        )
+        with self.phases.measure("training") as phase:
+            rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
+            key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
+            updated = self.updater.update(rows, key)
+            phase.tokens += sum(row.num_tokens for row in rows)
+        metrics = tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
+        metrics["time/step_s"] = time.perf_counter() - start
+        return metrics | self.phases.take()
+
+    def validate(self) -> Metrics:
+        """Exact match on the fixed held-out questions, by trees of width one."""
+        config = self.recipe.validation
+        rule = GrowthRule(budget=1, cap=1, gamma=0.0, criterion="zero", turn_limit=self.recipe.agent.max_turns)
+        start = time.perf_counter()
+        keys = question_keys(config.seed, 0, np.arange(len(self.held_out)), [q.id for q in self.held_out])
+        graded: list[float] = []
+        size = self.recipe.questions_per_step * self.recipe.tree.budget
+        for first in range(0, len(self.held_out), size):
+            part = slice(first, first + size)
+            chains = collect(
+                self.agent,
+                self.held_out[part],
+                keys[part],
+                rule,
+                temperature=config.temperature,
+                phases=Phases(),
+            )
+            graded.extend(chains.grades.tolist())
+        return {
+            "validation/exact_match": float(np.mean(graded)),
+            "time/validation_s": time.perf_counter() - start,
+        }
+
+    def _grow(self, step: int, rule: GrowthRule) -> Rollout:
+        recipe = self.recipe
+        chosen = batch_indices(len(self.questions), recipe.questions_per_step, seed=recipe.seed, step=step)
+        questions = [self.questions[i] for i in chosen]
+        keys = question_keys(recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
+        rollout = collect(
+            self.agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=self.phases
+        )
+        if recipe.run.trees_every and step % recipe.run.trees_every == 0:
+            for record in rollout.tree.to_records(turn_record):
+                self.folder.trees.append({"step": step + 1, **record})
+        return rollout
+
+    def _finish_step(self, done: int, metrics: Metrics, *, stopping: bool) -> None:
+        """Validate where due, write the metrics, save where due."""
+        recipe, last = self.recipe, done == self.recipe.steps
+        improved = False
+        if self.held_out and (done % recipe.validation.every == 0 or last):
+            metrics |= self.validate()
+            score = metrics["validation/exact_match"]
+            improved = self.state.best_metric is None or score > self.state.best_metric
+        self._record(done, metrics)
+        best_metric = metrics["validation/exact_match"] if improved else self.state.best_metric
+        self.state = TrainerState(
+            step=done,
+            positions={},
+            best_metric=best_metric,
+            best_step=done if improved else self.state.best_step,
+            recipe=self.state.recipe,
+        )
+        due = recipe.run.checkpoint_every and done % recipe.run.checkpoint_every == 0
+        if due or improved or last or stopping:
+            self._save(best=improved)
+
+    def _record(self, done: int, metrics: Metrics) -> None:
+        self.folder.metrics.append({"step": done, **metrics})
+        if self.on_step is not None:
+            self.on_step(done, metrics)
+
+    def _save(self, *, best: bool) -> None:
+        state = TrainerState(
+            step=self.state.step,
+            positions=self.folder.positions(),
+            best_metric=self.state.best_metric,
+            best_step=self.state.best_step,
+            recipe=self.state.recipe,
+        )
+        checkpoint.save(
+            self._checkpoints,
+            state,
+            self.updater,
+            self.policy.tokenizer,
+            keep_last=self.recipe.run.keep_last,
+            best=best,
+        )
+
+    @property
+    def _checkpoints(self) -> Path:
+        return Path(self.recipe.run.folder).expanduser() / "checkpoints"
+
+    def _restore(self) -> Checkpoint | None:
+        newest = checkpoint.latest(self._checkpoints)
+        if newest is None:
+            logger.warning("no checkpoint in %s yet: starting over", self._checkpoints)
+            return None
+        return checkpoint.load(newest, self._fingerprint())
+
+    def _fingerprint(self) -> dict[str, object]:
+        """The settings that define the run: all but where and how often it is written."""
+        return {name: value for name, value in to_dict(self.recipe).items() if name != "run"}
+
+    def _updater(self, policy: Policy) -> Updater:
+        recipe = self.recipe
+        reference = load_policy(recipe.model).model if recipe.loss.kl_coefficient > 0 else None
+        return Updater(
+            self.accelerator,
+            policy.model,
+            reference,
+            recipe.optimiser,
+            recipe.loss,
+            recipe.steps,
+            recipe.sampling.temperature,
+            policy.pad_id,
+        )

@@ -1,0 +1,108 @@
+"""Segments of a context: what is written where, and what gives way when room is short."""
+
+import pytest
+
+
+@pytest.fixture
+def make(toy_tokenizer):
+    from igrpo_train.config import Agent, Scoring
+    from igrpo_train.search.prompting import Prompting
+
+    def build(context_limit=None, preamble="<answer>", tokenizer=toy_tokenizer, **agent):
+        return Prompting(tokenizer, Agent(**agent), Scoring(preamble=preamble), context_limit)
+
+    return build
+
+
+def _question(text="who founded {Ghent}?"):
+    from igrpo_train.question import Question
+
+    return Question(id="q1", text=text, answers=("Paris",))
+
+
+@pytest.mark.parametrize("history", ["documents", "everything"])
+def test_head_and_tail_spell_the_chat_with_the_history_last(make, history):
+    prompting = make(history=history)
+    prompt = prompting.prompt(_question())
+    head = prompting.tokenizer.decode(prompt.head_ids)
+    tail = prompting.tokenizer.decode(prompt.tail_ids)
+    assert "who founded {Ghent}?" in head
+    assert (head + tail).endswith("<|im_start|>assistant\n")
+    assert tail == ("<|im_end|>\n<|im_start|>assistant\n" if history == "documents" else "")
+
+
+def test_a_question_that_does_not_fit_is_refused_and_named(make):
+    with pytest.raises(ValueError, match=r"question 'q1' must fit agent\.max_prompt_tokens = 20 .* raise the limit"):
+        make(max_prompt_tokens=20).prompt(_question())
+
+
+def test_limits_beyond_the_model_are_refused(make):
+    with pytest.raises(ValueError, match=r"must be at most the model's 512 positions, got 4608"):
+        make(context_limit=512)
+
+
+def test_a_missing_chat_template_is_refused_with_the_way_out(make, toy_tokenizer):
+    import copy
+
+    plain = copy.deepcopy(toy_tokenizer)
+    plain.chat_template = None
+    with pytest.raises(ValueError, match=r"tokenizer with a chat template, .* agent\.chat = false"):
+        make(tokenizer=plain)
+    prompt = make(tokenizer=plain, chat=False).prompt(_question())
+    assert "im_start" not in plain.decode(prompt.head_ids + prompt.tail_ids)
+
+
+def _passages():
+    from igrpo_train.question import Passage
+
+    return [Passage(id=str(i), title=f"T{i}", text="Ghent is a city in Belgium. " * 3) for i in range(3)]
+
+
+def test_documents_are_cut_and_the_closing_tag_stays(make):
+    prompting = make(max_observation_tokens=30)
+    seen = prompting.observe(_passages(), room=1000)
+    assert seen.cut
+    assert prompting.decode(seen.ids) == seen.text
+    assert seen.text.startswith("\n\n<information>Doc 1(Title: T0) Ghent")
+    assert seen.text.endswith("</information>\n\n")
+    whole = make().observe(_passages(), room=1000)
+    assert not whole.cut
+    assert "Doc 3(Title: T2)" in whole.text
+
+
+@pytest.mark.parametrize("room", [0, 10, 40, 80])
+def test_an_observation_never_takes_more_than_its_room(make, room):
+    seen = make().observe(_passages(), room=room)
+    assert len(seen.ids) <= room
+    assert seen.cut
+
+
+def test_a_search_without_results_says_so(make):
+    assert "Nothing found." in make().observe([], room=100).text
+
+
+@pytest.mark.parametrize("answer", ["Paris", "Émile Zola", "1871.", "東京"])
+@pytest.mark.parametrize("preamble", ["<answer>", "<think>\nenough\n</think>\n<answer>\n", ""])
+def test_the_gold_span_is_exactly_the_answer(make, answer, preamble):
+    prompting = make(preamble=preamble)
+    forced = prompting.forced_answer(answer)
+    gold = [token for token, is_gold in zip(forced.token_ids, forced.gold, strict=True) if is_gold]
+    assert prompting.tokenizer.decode(forced.token_ids) == preamble + answer
+    assert answer in prompting.tokenizer.decode(gold)
+    assert not forced.gold[: len(forced.gold) - len(gold)].any()
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>é</think> <search>mayor of Ghent</search>", "x<answer>Émile</answer>.", "<search>東京</search>"]
+)
+def test_action_ids_are_the_sampled_ids_that_cover_the_action(make, text):
+    from igrpo_train.search.agent import parse_action
+
+    prompting = make()
+    ids = prompting.tokenizer(text, add_special_tokens=False)["input_ids"]
+    action = parse_action(text)
+    covered = prompting.action_ids(ids, action)
+    spelled = prompting.decode(covered)
+    assert text[action.start : action.end] in spelled
+    assert len(spelled) <= action.end - action.start + 8
+    assert any(tuple(ids[i : i + len(covered)]) == covered for i in range(len(ids)))
