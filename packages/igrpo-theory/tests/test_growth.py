@@ -68,7 +68,8 @@ WORLDS = st.builds(Recorder, seed=st.integers(0, 10**6), answer_rate=st.sampled_
 
 @given(world=WORLDS, rule=rules(), num_questions=st.integers(1, 4), seed=st.integers(0, 99))
 def test_every_child_is_accounted_for(world: Recorder, rule: GrowthRule, num_questions: int, seed: int) -> None:
-    tree, stages = grow(world, [0] * num_questions, keys_of(num_questions, seed), rule)
+    growth = grow(world, [0] * num_questions, keys_of(num_questions, seed), rule)
+    tree, stages = growth.tree, growth.stages
     first = np.bincount(tree.question[tree.depth == 1], minlength=num_questions)
     assert (first == rule.budget).all()  # whatever cap and budget mode
     assert tree.depth.max() <= rule.turn_limit
@@ -88,7 +89,8 @@ def test_every_child_is_accounted_for(world: Recorder, rule: GrowthRule, num_que
 
 @given(world=WORLDS, rule=rules(), num_questions=st.integers(1, 4), seed=st.integers(0, 99))
 def test_every_node_ends_as_its_status_says(world: Recorder, rule: GrowthRule, num_questions: int, seed: int) -> None:
-    tree, stages = grow(world, [0] * num_questions, keys_of(num_questions, seed), rule)
+    growth = grow(world, [0] * num_questions, keys_of(num_questions, seed), rule)
+    tree, stages = growth.tree, growth.stages
     children, answers = tree.children_count(), world.policy.answer[np.array(tree.payload)]
     assert ((tree.status == STATUS.TERMINAL) == answers).all()
     assert ((tree.status == STATUS.TURN_LIMIT) == (~answers & (tree.depth == rule.turn_limit))).all()
@@ -141,11 +143,13 @@ def test_the_same_keys_grow_the_same_trees_and_others_do_not() -> None:
 
 def test_a_cap_of_one_grows_plain_chains() -> None:
     world = Recorder()
-    tree, stages = grow(world, [0, 0], keys_of(2), GrowthRule(cap=1, budget_mode="low"))
-    assert all((stage.counts == 1).all() for stage in stages)
+    growth = grow(world, [0, 0], keys_of(2), GrowthRule(cap=1, budget_mode="low"))
+    tree = growth.tree
+    assert all((stage.counts == 1).all() for stage in growth.stages)
     assert (tree.children_count()[2:] <= 1).all()
     assert len(root_to_leaf_paths(tree).leaf) == 2 * 5
-    assert not (tree.status == STATUS.TRUNCATED).any() and world.scored == []
+    assert not (tree.status == STATUS.TRUNCATED).any()
+    assert world.scored == []
 
 
 def test_equal_draws_stay_separate_nodes() -> None:
@@ -161,7 +165,8 @@ def test_values_of_the_root_and_of_the_last_turn_have_no_effect() -> None:
     ignored = (policy.depth == 0) | (policy.depth == policy.turns)
     other = PolicyTreeWorld(replace(policy, value=np.where(ignored, 100.0, policy.value)))
     first, second = (grow(each, [0] * 50, keys_of(50), rule).tree for each in (world, other))
-    assert first.payload == second.payload and first.parent.tolist() == second.parent.tolist()
+    assert first.payload == second.payload
+    assert first.parent.tolist() == second.parent.tolist()
 
 
 def test_gamma_zero_ignores_the_values() -> None:
@@ -169,7 +174,8 @@ def test_gamma_zero_ignores_the_values() -> None:
     other = PolicyTreeWorld(replace(world.policy, value=-world.policy.value))
     rule = GrowthRule(gamma=0.0)
     first, second = (grow(each, [0] * 50, keys_of(50), rule).tree for each in (world, other))
-    assert first.payload == second.payload and first.parent.tolist() == second.parent.tolist()
+    assert first.payload == second.payload
+    assert first.parent.tolist() == second.parent.tolist()
 
 
 def test_a_shorter_turn_limit_grows_the_same_beginning() -> None:
@@ -190,10 +196,11 @@ def test_the_sampler_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_questions_that_are_done_leave_the_others_growing() -> None:
     world = Recorder(answer_rate=0.6, seed=3)
-    tree, stages = grow(world, [0] * 30, keys_of(30), GrowthRule(budget=2))
-    last = stages[-1]
+    growth = grow(world, [0] * 30, keys_of(30), GrowthRule(budget=2))
+    tree, last = growth.tree, growth.stages[-1]
     finished = last.budget == 0
-    assert finished.any() and not finished.all()
+    assert finished.any()
+    assert not finished.all()
     assert not np.isin(tree.question[last.nodes], np.flatnonzero(finished)).any()
 
 
@@ -234,7 +241,7 @@ def test_a_world_must_propose_one_turn_a_parent() -> None:
             return Proposal([], np.zeros(0, dtype=bool))
 
     with pytest.raises(
-        ValueError, match="world.propose must return one turn a parent, got 0 payloads and 0 flags for 5"
+        ValueError, match=r"world\.propose must return one turn a parent, got 0 payloads and 0 flags for 5"
     ):
         grow(Silent(), [0], keys_of(1), GrowthRule())
 
@@ -244,5 +251,5 @@ def test_a_world_must_score_one_number_a_node() -> None:
         def score(self, tree: RolloutTree[int], nodes: np.ndarray) -> np.ndarray:
             return np.zeros(0)
 
-    with pytest.raises(ValueError, match="world.score must return one number a node, got 0 for 5 nodes"):
+    with pytest.raises(ValueError, match=r"world\.score must return one number a node, got 0 for 5 nodes"):
         grow(Blind(answer_rate=0.0), [0], keys_of(1), GrowthRule())

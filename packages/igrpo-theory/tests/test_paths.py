@@ -45,5 +45,6 @@ def test_the_value_of_a_truncated_leaf_is_not_part_of_its_path_value() -> None:
     tree = grow(PolicyTreeWorld(policy), [0], np.array([1], dtype=np.uint64), GrowthRule(turn_limit=3)).tree
     paths = root_to_leaf_paths(tree)
     first = (paths.length == 1) & (tree.status[paths.leaf] == NodeStatus.TRUNCATED)
-    assert first.any() and not np.isnan(tree.value[paths.leaf[first]]).any()
+    assert first.any()
+    assert not np.isnan(tree.value[paths.leaf[first]]).any()
     assert (path_values(tree, paths)[first] == 0).all()

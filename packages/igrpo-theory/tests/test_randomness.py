@@ -67,7 +67,8 @@ def test_a_million_structured_counters_do_not_collide() -> None:
 @pytest.mark.parametrize("words", [(np.arange(200_000),), (5, np.arange(200_000)), (np.arange(200_000) << 32,)])
 def test_uniforms_are_uniform_and_neighbours_independent(words: tuple) -> None:
     draws = uniforms(keys_of(1), *words)
-    assert draws.min() > 0 and draws.max() < 1
+    assert draws.min() > 0
+    assert draws.max() < 1
     cells = np.histogram(draws, bins=256, range=(0, 1))[0]
     pairs = np.histogram2d(draws[:-1:2], draws[1::2], bins=16, range=((0, 1), (0, 1)))[0].ravel()
     for observed in (cells, pairs):

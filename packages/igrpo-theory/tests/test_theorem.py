@@ -59,7 +59,7 @@ def empirical_laws(
 
 
 def z_scores(laws: np.ndarray, mean: np.ndarray, sigma: np.ndarray, budget: int) -> np.ndarray:
-    """How far the replicates' mean share is from the prediction; paths with fewer than 300 expected draws are left out."""
+    """How far the mean share is from the prediction, for paths with at least 300 expected draws."""
     common = mean * budget * len(laws) >= 300
     return (laws.mean(axis=0) - mean)[common] / (sigma[common] / np.sqrt(budget * len(laws)))
 
@@ -105,7 +105,8 @@ def test_one_tree_of_a_large_budget_is_close_to_the_teacher(scheme: Scheme) -> N
     laws = empirical_laws(policy, 1.0, replicates=1, budget=budget, scheme=scheme)
     # Each share stays within z sigma / sqrt(budget) together, so their distance stays below half the sum.
     bound = stats.norm.isf(ALPHA / 2 / len(mu)) * sigma.sum() / 2 / np.sqrt(budget)
-    assert total_variation(laws[0], mu) < bound < 0.1 * total_variation(teacher_law(policy, 0.0), mu)
+    assert total_variation(laws[0], mu) < bound
+    assert bound < total_variation(teacher_law(policy, 0.0), mu) / 4
 
 
 def test_the_distance_falls_with_the_root_of_the_budget() -> None:
@@ -117,7 +118,8 @@ def test_the_distance_falls_with_the_root_of_the_budget() -> None:
         distances = np.abs(laws - mu).sum(axis=1) / 2
         means.append(distances.mean() * np.sqrt(budget))
     # Four times the budget halves the distance; 10% is six standard errors of the least certain mean.
-    assert means[1] == pytest.approx(means[2], rel=0.1) and means[0] == pytest.approx(means[2], rel=0.1)
+    assert means[1] == pytest.approx(means[2], rel=0.1)
+    assert means[0] == pytest.approx(means[2], rel=0.1)
 
 
 def test_the_policy_itself_comes_out_at_gamma_zero_under_any_scheme_and_cap() -> None:
@@ -136,7 +138,7 @@ def test_a_cap_of_two_misses_the_teacher() -> None:
     mu = teacher_law(policy, 1.0)
     sigma, beta = uncapped_limits(policy, 1.0)
     laws = empirical_laws(policy, 1.0, replicates=REPLICATES, budget=BUDGET, cap=2)
-    assert np.abs(z_scores(laws, mu + beta / BUDGET, sigma, BUDGET)).max() > 20
+    assert np.abs(z_scores(laws, mu + beta / BUDGET, sigma, BUDGET)).max() > 10
 
 
 @pytest.mark.parametrize("name", ["T4_K42", "T5_K108"])

@@ -42,7 +42,8 @@ def test_an_answer_at_the_last_turn_is_terminal() -> None:
 def test_equal_draws_stay_two_nodes() -> None:
     tree = RolloutTree.plant(["q"])
     tree.append(np.array([0, 0]), ["same", "same"], np.array([False, False]), 3)
-    assert tree.num_nodes == 3 and tree.children_count()[0] == 2
+    assert tree.num_nodes == 3
+    assert tree.children_count()[0] == 2
 
 
 @given(
@@ -81,7 +82,8 @@ def test_records_are_json_and_linked_by_local_number() -> None:
         "value": None,
         "payload": "P",
     }
-    assert records[0]["nodes"][2]["score"] == 0.25 and records[0]["nodes"][2]["value"] == 0.125
+    assert records[0]["nodes"][2]["score"] == 0.25
+    assert records[0]["nodes"][2]["value"] == 0.125
     assert [node["parent"] for node in records[0]["nodes"]] == [None, 0, 0, 0, 2]
     assert [node["payload"] for node in records[1]["nodes"]] == ["Q", "B"]
 
@@ -102,7 +104,7 @@ def test_scores_and_values_are_assigned_once() -> None:
 def test_only_active_turns_are_truncated_or_have_children() -> None:
     tree = family()
     for node in (0, 2, 5, 6):
-        with pytest.raises(AssertionError, match="truncates active turns"):
+        with pytest.raises(AssertionError, match="only active turns are truncated"):
             tree.truncate(np.array([node]))
     for node in (2, 5, 6):
         with pytest.raises(AssertionError, match="only active nodes have children"):

@@ -53,7 +53,8 @@ def test_random_trees_are_policies(seed: int, turns: int, branching: int, answer
     assert np.abs(policy.value).max() <= 2
     assert (policy.answer[law.end] | (policy.depth[law.end] == policy.turns)).all()
     if answer_rate == 0:
-        assert policy.turns == turns and len(law.end) == branching**turns
+        assert policy.turns == turns
+        assert len(law.end) == branching**turns
 
 
 def test_children_are_drawn_with_their_probabilities() -> None:
@@ -83,7 +84,8 @@ def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
         ' "reward": [1.0, 0.0]}, {"parent": [1, 1], "prob": [0.5, 0.5], "value": [7, 8], "answer": [false, false]}]}'
     )
     policy = read_policy_tree(file)
-    assert policy.parent.tolist() == [-1, 0, 0, 2, 2] and policy.turns == 2
+    assert policy.parent.tolist() == [-1, 0, 0, 2, 2]
+    assert policy.turns == 2
     assert enumerate_paths(policy).probability.tolist() == [0.4, 0.3, 0.3]
     assert policy.reward.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0]
 

@@ -18,7 +18,7 @@ def sequential_law(weights: list[Fraction], budget: int, cap: int) -> dict[tuple
             pool = [node for node, count in enumerate(counts) if count < cap]
             pool_weight = sum(weights[node] for node in pool)
             for node in pool:
-                drawn = counts[:node] + (counts[node] + 1,) + counts[node + 1 :]
+                drawn = (*counts[:node], counts[node] + 1, *counts[node + 1 :])
                 following[drawn] += mass * weights[node] / pool_weight
         law = dict(following)
     return law
@@ -32,7 +32,7 @@ def multinomial_law(weights: list[Fraction], budget: int) -> dict[tuple[int, ...
         following: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
         for counts, mass in law.items():
             for node, weight in enumerate(weights):
-                following[counts[:node] + (counts[node] + 1,) + counts[node + 1 :]] += mass * weight / total
+                following[(*counts[:node], counts[node] + 1, *counts[node + 1 :])] += mass * weight / total
         law = dict(following)
     return law
 
@@ -56,6 +56,8 @@ def chi_square_p_value(draws: np.ndarray, law: dict[tuple[int, ...], Fraction]) 
     if rest > 1e-6:
         observed.append(len(draws) - sum(observed))
         wanted.append(rest)
+    if len(wanted) == 1:
+        return 1.0  # only one outcome, and it was the one seen
     statistic = sum((have - want) ** 2 / want for have, want in zip(observed, wanted, strict=True))
     return float(stats.chi2.sf(statistic, len(wanted) - 1))
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_the_cap_of_the_growth_rule_decays_to_one() -> None:
 
 
 def test_every_field_has_one_line_of_documentation() -> None:
-    source = open(config.__file__, encoding="utf-8").read()
+    source = Path(config.__file__).read_text(encoding="utf-8")
     groups = [value for value in vars(config).values() if is_dataclass(value) and value.__module__ == config.__name__]
     assert len(groups) == 14
     for group in groups:

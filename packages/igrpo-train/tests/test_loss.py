@@ -37,7 +37,7 @@ def tiny_model(family: Family, dtype: torch.dtype = torch.float64) -> PreTrained
             model = Qwen2ForCausalLM(Qwen2Config(**SIZES, initializer_range=0.5, tie_word_embeddings=True))
         else:
             model = LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.5, tie_word_embeddings=False))
-    return model.to(dtype=dtype).eval()
+    return (model.double() if dtype == torch.float64 else model.float()).eval()
 
 
 def random_rows(rng: np.random.Generator, num_rows: int) -> list[TurnRow]:
@@ -169,7 +169,7 @@ def one_token(ratio: float, advantage: float, config: Loss) -> tuple[float, floa
     output = policy_loss(new, batch, config, num_tokens=1, num_rows=1)
     output.loss.backward()
     assert logprobs.grad is not None
-    return float(output.loss), float(logprobs.grad), float(output.sums.clipped)
+    return float(output.loss.detach()), float(logprobs.grad), float(output.sums.clipped)
 
 
 @pytest.mark.parametrize(
@@ -312,13 +312,14 @@ def test_the_vocabulary_is_scored_only_where_something_was_sampled() -> None:
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_padding_changes_neither_loss_nor_gradient(family: Family) -> None:
     rows = random_rows(np.random.default_rng(6), 4)
-    counts = {"num_tokens": sum(len(row.response_ids) for row in rows), "num_rows": len(rows)}
+    num_tokens = sum(len(row.response_ids) for row in rows)
 
     def gradients(batches: list[list[TurnRow]], pad_id: int) -> list[Tensor]:
         model = tiny_model(family)
-        for rows in batches:
-            batch = collate(rows, pad_id, dtype=torch.float64)
-            policy_loss(token_logprobs(model, batch, 1.0), batch, Loss(), **counts).loss.backward()
+        for part in batches:
+            batch = collate(part, pad_id, dtype=torch.float64)
+            new = token_logprobs(model, batch, 1.0)
+            policy_loss(new, batch, Loss(), num_tokens=num_tokens, num_rows=len(rows)).loss.backward()
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     alone = gradients([[row] for row in rows], pad_id=0)

@@ -27,7 +27,7 @@ def refusal(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert stop.value.code == 2
     shown = capsys.readouterr()
     assert not shown.out
-    return re.sub(r"[\s│╭╮╰╯─]+", " ", shown.err)
+    return re.sub(r"([\s│╭╮╰╯─]|-{3,})+", " ", shown.err)
 
 
 def test_later_settings_win_from_defaults_over_system_and_files_to_flags(tmp_path: Path) -> None:

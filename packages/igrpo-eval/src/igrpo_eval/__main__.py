@@ -1,7 +1,6 @@
-"""Command line: `igrpo-eval run RECIPE.toml --out FOLDER [--key value ...]`.
+"""command: `igrpo-eval run RECIPE.toml --out FOLDER [--key value ...]` -> records, a summary and a table.
 
-Example:
-    >>> main(["run"])  # doctest: +SKIP
+Source: ours.
 """
 
 import json

@@ -23,7 +23,6 @@ def load_agent(recipe: Recipe) -> SearchAgent:
     retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
     policy = load_policy(recipe.model)
     policy.model.to(_device(recipe.model.device))  # type: ignore[arg-type]  # transformers narrows nn.Module.to
-    policy.model.eval()
     return build_agent(policy, retriever, recipe)
 
 
@@ -39,4 +38,4 @@ def _device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"model.device must be auto or a torch device, got {name!r}: cpu and cuda:0 are two") from error
+        raise ValueError(f"model.device must be auto or a torch device, got {name!r}: give cpu or cuda:0") from error

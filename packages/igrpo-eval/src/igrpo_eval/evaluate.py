@@ -1,12 +1,14 @@
 """evaluate: an agent and questions -> graded records.
 
 In: the search agent of training. Out: one `Record` a question-sample.
-Evaluation is a tree of width one, grown by the loop, sampler and exact match of training: the root gets as many children
-as there are samples, and every later turn exactly one.
+Evaluation is a tree of width one, grown by the loop, sampler and exact match of training: the root gets as many
+children as there are samples, and every later turn exactly one.
 
-What is drawn for a question is a function of seed and question id alone, neither of its place in the file, the limit nor
-the batch: its key has step 0 and slot 0, which is safe because ids are unique in a file. The number of samples is part
-of the draw from the second turn on: a sample's later turns are numbered among all turns of its question.
+What is drawn for a question is a function of seed, question id and number of samples alone, not of its place in the
+file, the limit or the batch: its key has step 0 and slot 0, which is safe because ids are unique in a file. (Samples
+count, because the later turns of a sample are numbered among all turns of its question.) Probabilities may still differ
+in their last bits between batches of other shapes.
+
 Source: ours.
 """
 

@@ -5,6 +5,7 @@ Questions are resampled, with all samples of a question together: samples of one
 
 Letters: n records, Q questions, B resamples.
 Source: Efron (1979), "Bootstrap methods: another look at the jackknife"; percentile intervals.
+
 Example:
     >>> bootstrap_interval(np.array([0.0, 1.0, 1.0, 0.0] * 25), np.arange(100)).mean
     0.5

@@ -128,7 +128,7 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
     if path.exists():
         if not resume:
             raise ValueError(
-                f"out must be a new folder, got {str(folder)!r}, which holds records: go on with --resume, or name another"
+                f"out must be a new folder, got {str(folder)!r}, which holds records: add --resume, or name another"
             )
         _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
         kept = _keep_done(path, samples)
@@ -146,14 +146,13 @@ def check_questions(records: Sequence[Record], questions: Sequence[Question], fo
     asked = {question.id: question for question in questions}
     for record in records:
         question = asked.get(record.id)
-        if question is None:
-            continue
-        for name, recorded, given in (("text", record.question, question.text), ("answers", record.golds, question.answers)):
-            if recorded != given:
-                raise ValueError(
-                    f"{name} of question {record.id!r} must be {recorded!r} as in {folder / RECORDS} to resume, got "
-                    f"{given!r}: restore the file of data.validation, or give --out a new folder"
-                )
+        recorded = (record.question, record.golds)
+        given = recorded if question is None else (question.text, question.answers)
+        if recorded != given:
+            raise ValueError(
+                f"question {record.id!r} must be {recorded!r} as in {folder / RECORDS} to resume, got {given!r}: "
+                "restore the file of data.validation, or give --out a new folder"
+            )
 
 
 def _make_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 In: `RECIPE.toml [MORE.toml ...] [--key value ...]`, read by the parser of `igrpo-train`.
 Out: a checked `Evaluation`; a misspelt flag is answered with the nearest one, of the recipe or of these.
+
 Example:
     >>> evaluation = load_evaluation(["--out", "runs/a", "--limit", "9", "--agent.max_turns", "2"])
     >>> evaluation.limit, evaluation.recipe.agent.max_turns, evaluation.sampling_temperature
@@ -44,7 +45,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check("out", self.out, bool(self.out.strip()), "a path", "evaluations/NAME is a good one")
-        check("limit", self.limit, self.limit is None or self.limit >= 1, "at least 1", "leave it out for all questions")
+        check("limit", self.limit, self.limit is None or self.limit >= 1, "at least 1", "leave it out for all")
         check_fields("", self, "samples batch_questions", count, "at least 1")
         temperature = self.sampling_temperature
         check("temperature", temperature, amount(temperature), "finite and at least 0")

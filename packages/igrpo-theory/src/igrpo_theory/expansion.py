@@ -69,13 +69,13 @@ def draw_expansions(
 ) -> Int[np.ndarray, " A"]:
     """Child counts of one stage, for all questions at once.
 
-    "capped" has the exact law of drawing children one at a time, where a node that has `cap` children leaves the pool and
-    the others' probabilities are renormalised; a cap of at least the budget gives the plain multinomial. Each question
-    draws min(budget, cap * active nodes) children. "systematic" places budget equally spaced points after a random
-    reordering of the nodes, so that a count is budget * p rounded down or up.
+    "capped" has the exact law of drawing children one at a time, where a node that has `cap` children leaves the pool
+    and the others' probabilities are renormalised; a cap of at least the budget gives the plain multinomial. Each
+    question draws min(budget, cap * active nodes) children. "systematic" places budget equally spaced points after a
+    random reordering of the nodes, so that a count is budget * p rounded down or up.
 
     Args:
-        probabilities: chances of the active nodes; they need not be normalised. A zero is drawn only when the cap forces it.
+        probabilities: chances of the active nodes, not necessarily normalised; a zero is drawn only when forced.
         question: the slot of each node; nodes of a question keep their order, which is all that names them.
         budget: children to draw for each question; ignored where a question has no active node.
         cap: most children a node may get in this stage.
@@ -174,7 +174,8 @@ def _check_draw(
         )
     if scheme == "systematic" and cap < budget.max(initial=0):
         raise ValueError(
-            f"systematic resampling takes no cap below the budget, got cap {cap} and budget {budget.max()}: set cap = budget"
+            f"systematic resampling takes no cap below the budget, got cap {cap} and budget {budget.max()}: "
+            "set cap = budget"
         )
 
 

@@ -96,7 +96,6 @@ class Proposal(Generic[Payload]):
 
 
 @runtime_checkable
-@runtime_checkable
 class World(Protocol[Payload]):
     """What the loop needs of a policy with its environment."""
 

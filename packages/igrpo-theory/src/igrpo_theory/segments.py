@@ -1,7 +1,7 @@
 """segments: the group of each element -> its rank, and running sums, inside its group.
 
 In: flat arrays with one group number an element, in any order. Out: flat arrays in the same order.
-A result for one group is bit-identical whatever other groups are present: sums run over padded rows, never across groups.
+A result for one group is bit-identical whatever other groups are present: sums run over padded rows, not across groups.
 """
 
 from typing import NamedTuple

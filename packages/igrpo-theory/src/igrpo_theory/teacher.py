@@ -1,6 +1,6 @@
 """teacher: a policy's path law and gamma -> the law that tree growing targets.
 
-In: a finite policy tree. Out: mu(o) proportional to pi(o) exp(gamma V(o)), its normaliser, and the objective it maximises.
+In: a finite policy tree. Out: mu(o) proportional to pi(o) exp(gamma V(o)), its normaliser, and what it maximises.
 Paths that answer early follow the padding convention: answers and pads have val 0.
 
 Letters: K complete paths, in the order of `enumerate_paths`.

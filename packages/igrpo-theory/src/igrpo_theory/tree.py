@@ -107,7 +107,7 @@ class RolloutTree(Generic[Payload]):
 
     @property
     def local(self) -> Int32[np.ndarray, " N"]:
-        """Birth order inside the question's own tree, root 0: unlike the node number it ignores the rest of the batch."""
+        """Birth order inside the question's tree, root 0: unlike the node number it ignores the rest of the batch."""
         return self._filled("local")
 
     @property
@@ -178,9 +178,8 @@ class RolloutTree(Generic[Payload]):
 
     def truncate(self, nodes: Int[np.ndarray, " n"]) -> None:
         """Turn active nodes that drew no child into leaves."""
-        assert (self.status[nodes] == NodeStatus.ACTIVE).all() and (self.depth[nodes] > 0).all(), (
-            "truncates active turns"
-        )
+        turns = (self.status[nodes] == NodeStatus.ACTIVE) & (self.depth[nodes] > 0)
+        assert turns.all(), "only active turns are truncated"
         self._columns["status"][nodes] = NodeStatus.TRUNCATED
 
     def children_count(self) -> Int[np.ndarray, " N"]:

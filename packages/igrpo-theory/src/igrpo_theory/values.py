@@ -1,6 +1,6 @@
 """values: scores of a node and its parent -> val(h).
 
-In: the answer score s(h) in [0, 1] (or any real score) and the parent's. Out: the number that the expansion draw tilts by.
+In: the answer score s(h), any real number, and the parent's. Out: the number that the expansion draw tilts by.
 """
 
 from collections.abc import Callable

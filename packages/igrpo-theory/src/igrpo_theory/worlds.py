@@ -64,8 +64,8 @@ class PolicyTree:
         if wrong.any() or (self.probability < 0).any():
             state = int(wrong.argmax())
             raise ValueError(
-                f"probability must be non-negative and sum to 1 below each state, got {sums[state]} below state {state}: "
-                "divide by the sum"
+                f"probability must be non-negative and sum to 1 below each state, got {sums[state]} below state "
+                f"{state}: divide by the sum"
             )
 
     @property
@@ -161,8 +161,10 @@ def random_policy_tree(
 
 
 def read_policy_tree(path: Path) -> PolicyTree:
-    """A policy from JSON: `levels[d-1]` lists the states of depth d with parent (index in the level above), prob, value
-    and answer, and optionally reward.
+    """A policy from JSON.
+
+    `levels[d-1]` lists the states of depth d: parent (index in the level above), prob, value, answer and, optionally,
+    reward.
 
     Source: ours.
 
@@ -176,11 +178,11 @@ def read_policy_tree(path: Path) -> PolicyTree:
         [1.0, 0.5, 0.5]
     """
     levels = json.loads(path.read_text())["levels"]
-    sizes = [1] + [len(level["parent"]) for level in levels]
-    starts = np.cumsum([0, *sizes])
+    # Where the level above each level starts among the states.
+    starts = np.cumsum([0, 1, *(len(level["parent"]) for level in levels)])[: len(levels)]
     rewards = [level.get("reward", [0.0] * len(level["parent"])) for level in levels]
     return PolicyTree(
-        parent=np.concatenate([[-1], *(start + np.array(level["parent"]) for start, level in zip(starts, levels))]),
+        parent=np.concatenate([[-1], *(start + level["parent"] for start, level in zip(starts, levels, strict=True))]),
         probability=np.concatenate([[1.0], *(level["prob"] for level in levels)]),
         value=np.concatenate([[0.0], *(level["value"] for level in levels)]),
         answer=np.concatenate([[False], *(level["answer"] for level in levels)]),

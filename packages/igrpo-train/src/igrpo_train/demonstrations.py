@@ -1,9 +1,10 @@
 """demonstrations: questions with gold passages -> rows that show a policy the search protocol.
 
-A demonstration looks up the titles of the gold passages, those that the question names first, and then answers. It is
-grown by the trainer's own loop with a script in the policy's place, so prompts, real search results, limits and
-histories are those of the run. Some rows ask for the answer right behind the scoring preamble while passages are still
-missing: they teach no decision to answer, they make the answer score mean something at every turn.
+A demonstration looks up the titles of the gold passages, those that the question names first, and then answers; where
+the question names none, it starts with a search for the question itself. It is grown by the trainer's own loop with a
+script in the policy's place, so prompts, real search results, limits and histories are those of the run. Some rows ask
+for the answer right behind the scoring preamble while passages are still missing: they teach no decision to answer,
+they make the answer score mean something at every turn.
 
 Letters: Q questions.
 Source: ours.
@@ -46,7 +47,8 @@ class Manner:
     """What demonstrations look like; shares are chances a question or a turn."""
 
     question_share: float = 0.2
-    """Share of demonstrations whose first search is the question itself."""
+    """Share of demonstrations whose first search is the question itself, where the question names a gold passage; where
+    it names none, the first search always is."""
     preamble_share: float = 0.5
     """Share of answers written behind the scoring preamble, word for word; the rest name what was read."""
     early_share: float = 0.5
@@ -164,18 +166,39 @@ def demonstrate(
     return Demonstrations(rows, len(whole), dict(skipped))
 
 
-def gold_titles(question: Question) -> list[str]:
-    """Titles of the gold passages, once each: those that the question names first, otherwise in the file's order.
+class GoldTitles(NamedTuple):
+    """Titles of a question's gold passages in the order in which somebody who does not know them comes across them."""
+
+    titles: tuple[str, ...]
+    """Those that the question names come first, as it names them; then pages that only others lead to come last."""
+    named: bool
+    """Whether the question names the first of them."""
+
+
+def gold_titles(question: Question) -> GoldTitles:
+    """Titles of the gold passages, once each.
 
     Example:
         >>> from igrpo_train.question import Passage
         >>> gold = tuple(Passage(id=title, title=title, text="...") for title in ("Paris", "Ghent (city)"))
         >>> gold_titles(Question(id="1", text="Who is the mayor of Ghent?", answers=("Ann",), contexts=gold))
-        ['Ghent (city)', 'Paris']
+        GoldTitles(titles=('Ghent (city)', 'Paris'), named=True)
     """
-    asked = f" {normalise_answer(question.text)} "
-    titles = dict.fromkeys(passage.title for passage in question.contexts if passage.title)
-    return sorted(titles, key=lambda title: f" {normalise_answer(_DETAIL.sub('', title))} " not in asked)
+    texts = {passage.title: _words(passage.text) for passage in question.contexts if passage.title}
+    names = {title: _words(_DETAIL.sub("", title)) for title in texts}
+    place = {title: _words(question.text).find(name) for title, name in names.items()}
+
+    def reached(title: str) -> tuple[bool, int, bool]:
+        linked = any(names[title] in text for other, text in texts.items() if other != title)
+        return place[title] < 0, place[title], linked
+
+    titles = tuple(sorted(texts, key=reached))
+    return GoldTitles(titles, bool(titles) and place[titles[0]] >= 0)
+
+
+def _words(text: str) -> str:
+    """A text in which whole words can be found as substrings."""
+    return f" {normalise_answer(text)} "
 
 
 def _check_preamble(scoring: Scoring) -> None:
@@ -200,13 +223,13 @@ def _draws(questions: Sequence[Question], seed: int, words: int) -> Float[np.nda
 
 def _write(question: Question, prompting: Prompting, manner: Manner, draws: Float[np.ndarray, " W"]) -> _Script | str:
     """The script of a question, or why it has none."""
-    titles = gold_titles(question)
+    titles, named = gold_titles(question)
     if not titles:
         return "no gold passages"
     if len(titles) >= prompting.agent.max_turns:
         return "more gold passages than searches in agent.max_turns"
     responses = [_search(title, "Next" if turn else "First") for turn, title in enumerate(titles)]
-    if draws[0] < manner.question_share:
+    if not named or draws[0] < manner.question_share:
         query = question.text.strip()
         responses[0] = f"<think> First I search for the question itself. </think>\n<search>{query}</search>"
     if draws[1] < manner.preamble_share:

@@ -24,10 +24,10 @@ class DiskError(OSError):
 
 
 def run_command(command: Callable[[], None]) -> None:
-    """Run what a command line asks for; an error that a person can put right is shown in a panel, anything else is a bug.
+    """Run what a command line asks for; errors that a person can put right are shown in a panel, others are bugs.
 
     Args:
-        command: the work; a ValueError, FileNotFoundError, FileExistsError, MissingExtra or DiskError of it is for people.
+        command: the work; ValueError, FileNotFoundError, FileExistsError, MissingExtra and DiskError are for people.
 
     Raises:
         SystemExit: code 2 after such an error, 130 after an interrupt.

@@ -123,7 +123,7 @@ def passage_from_row(row: Mapping[str, Any]) -> Passage:
         ValueError: a field is missing, empty or of the wrong type.
 
     Example:
-        >>> passage_from_row({"id": 3, "contents": '"Ghent"\\nA city.'})
+        >>> passage_from_row({"id": 3, "contents": '"Ghent"\nA city.'})
         Passage(id='3', title='Ghent', text='A city.')
     """
     if "contents" in row:

@@ -43,8 +43,9 @@ def load_recipe(args: Sequence[str]) -> Recipe:
         SystemExit: an unknown key or a wrong value (code 2, explained on standard error), or `--help` (code 0).
 
     Example:
-        >>> load_recipe(["--system", "grpo"]).tree.cap, load_recipe(["--system", "grpo", "--tree.cap=3"]).tree.cap
-        (1, 3)
+        >>> tree = load_recipe(["--system", "grpo", "--tree.budget=8"]).tree
+        >>> tree.budget, tree.cap
+        (8, 1)
     """
     return load_settings(Recipe, args, program="igrpo-train", usage=USAGE, markers=(tyro.conf.FlagConversionOff,))
 
@@ -158,8 +159,8 @@ def _named_origins(origin: Mapping[str, str]) -> Iterator[None]:
             yield
     except SystemExit:
         text = message.getvalue()
-        # "--key" or "key must be": a bare word such as "steps" may also stand in the help that tyro quotes.
-        named = [key for key in origin if re.search(rf"(?<![\w.]){re.escape(key)}(=|: | must)", text)]
+        # Not any mention: a word such as "steps" may also stand in the help that tyro quotes.
+        named = [key for key in origin if re.search(rf"(?<![\w.]){re.escape(key)}(=|'|: | must)", text)]
         sys.stderr.write(text + "".join(f"{key} was set in {origin[key]}\n" for key in named))
         raise
 

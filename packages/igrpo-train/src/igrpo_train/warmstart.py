@@ -1,8 +1,8 @@
 """warmstart: a recipe and questions with gold passages -> a policy that keeps to the search protocol.
 
 A small model does not find the protocol by chance, and a reward that is always 0 teaches nothing. A short supervised
-start on demonstrations (see `demonstrations`) gets it to searches and answers; what it finds out by itself from there is
-up to the run.
+start on demonstrations (see `demonstrations`) gets it to searches and answers; what it finds out from there is up to
+the run.
 
 In: the recipe's model, data and protocol. Out: a folder for `model.path`, with `warmstart.json` beside the weights.
 Source: ours.

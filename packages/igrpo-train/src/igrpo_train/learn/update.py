@@ -250,8 +250,8 @@ class Updater:
         """What all processes were given."""
         skipped = sum(not self._needs_forward(row) for row in rows)
         counts = torch.tensor([_num_sampled(rows), len(rows), skipped], device=self.accelerator.device)
-        tokens, num_rows, skipped = map(float, self.accelerator.reduce(counts, "sum").tolist())
-        return {"update/tokens": tokens, "update/rows": num_rows, "update/rows_skipped": skipped}
+        tokens, all_rows, all_skipped = map(float, self.accelerator.reduce(counts, "sum").tolist())
+        return {"update/tokens": tokens, "update/rows": all_rows, "update/rows_skipped": all_skipped}
 
 
 def _num_sampled(rows: Sequence[TurnRow]) -> int:

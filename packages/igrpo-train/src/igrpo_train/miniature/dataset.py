@@ -1,7 +1,7 @@
 """dataset: a specification such as `miniature:leak/train` -> questions and passages.
 
 Source: ours. Example:
-    >>> question = miniature_questions("miniature:plain/test/2")[0]
+    >>> question = miniature_questions("miniature:plain/test")[160]
     >>> question.hops, len(question.contexts), question.source
     (2, 2, 'miniature:plain/test')
 """
@@ -14,8 +14,7 @@ from igrpo_train.miniature.protocol import question_text
 from igrpo_train.miniature.world import DEPTH, Fact, Route, World, build_world
 from igrpo_train.question import Passage, Question
 
-PREFIX = "miniature:"
-_SPEC = re.compile(rf"{PREFIX}(?P<names>leak|plain)/(?P<split>{'|'.join(SPLITS)})(?:/(?P<hops>[1-3](?:\+[1-3])*))?")
+_SPEC = re.compile(rf"miniature:(leak|plain)/({'|'.join(SPLITS)})")
 
 
 class MiniatureSpec(NamedTuple):
@@ -23,38 +22,30 @@ class MiniatureSpec(NamedTuple):
 
     leak: bool
     split: Split
-    hops: tuple[int, ...]
-    """Lengths of the routes that are asked about."""
 
     @property
     def world(self) -> World:
         """The knowledge base behind it."""
         return build_world(self.split, leak=self.leak)
 
-    @property
-    def source(self) -> str:
-        """The specification without the lengths."""
-        return f"{PREFIX}{'leak' if self.leak else 'plain'}/{self.split}"
-
 
 def parse_spec(spec: str) -> MiniatureSpec:
-    """Read `miniature:<leak|plain>/<split>` with an optional `/<hops>`, the hops joined by `+`.
+    """Read `miniature:<leak|plain>/<split>`.
 
     Raises:
         ValueError: the text is nothing of the kind.
 
     Example:
-        >>> parse_spec("miniature:leak/train/2+3")
-        MiniatureSpec(leak=True, split='train', hops=(2, 3))
+        >>> parse_spec("miniature:leak/train")
+        MiniatureSpec(leak=True, split='train')
     """
     found = _SPEC.fullmatch(spec)
-    hops = tuple(map(int, found["hops"].split("+"))) if found and found["hops"] else tuple(range(1, DEPTH + 1))
     if found is None:
         raise ValueError(
-            f"a miniature data set must be written miniature:<leak|plain>/<{'|'.join(SPLITS)}>, if need be followed by "
-            f"the hops as in /2+3 (1 to {DEPTH}), got {spec!r}: for example miniature:leak/train"
+            f"a miniature data set must be written miniature:<leak|plain>/<{'|'.join(SPLITS)}>, got {spec!r}: "
+            "write miniature:leak/train for example"
         )
-    return MiniatureSpec(found["names"] == "leak", cast(Split, found["split"]), hops)
+    return MiniatureSpec(leak=found[1] == "leak", split=cast(Split, found[2]))
 
 
 def fact_passage(fact: Fact) -> Passage:
@@ -77,33 +68,26 @@ def miniature_corpus(spec: str) -> list[Passage]:
 
 
 def miniature_questions(spec: str) -> list[Question]:
-    """All questions of a world: 160 of one hop, 320 of two, 640 of three, in a fixed order.
+    """All questions of a world, in a fixed order: 160 of one hop, 320 of two, 640 of three.
 
     Raises:
         ValueError: the specification is not one.
 
     Example:
-        >>> miniature_questions("miniature:leak/train/1")[0].text.split(" ? ")[0].split(" of ")[0]
+        >>> miniature_questions("miniature:leak/train")[0].text.split(" of ")[0]
         'what is the home'
     """
-    parsed = parse_spec(spec)
-    return [_question(parsed, route) for hops in parsed.hops for route in parsed.world.routes(hops)]
+    world = parse_spec(spec).world
+    return [_question(spec, world, route) for hops in range(1, DEPTH + 1) for route in world.routes(hops)]
 
 
-def _question(spec: MiniatureSpec, route: Route) -> Question:
-    subjects = (route.start, *route.bridges[:-1])
-    facts = [
-        fact
-        for subject, relation in zip(subjects, route.relations, strict=True)
-        for fact in spec.world.facts[subject]
-        if fact.relation.name == relation
-    ]
-    world, _, split = spec.source.removeprefix(PREFIX).partition("/")
+def _question(spec: str, world: World, route: Route) -> Question:
+    names = (spec.removeprefix("miniature:").replace("/", "-"), *route.start, *route.relations)
     return Question(
-        id="-".join((world, split, *route.start, *route.relations)),
+        id="-".join(names),
         text=question_text(route),
         answers=(str(route.answer),),
-        source=spec.source,
+        source=spec,
         hops=len(route.relations),
-        contexts=tuple(map(fact_passage, facts)),
+        contexts=tuple(map(fact_passage, world.chain(route))),
     )

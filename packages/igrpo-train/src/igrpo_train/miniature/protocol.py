@@ -15,6 +15,8 @@ from igrpo_train.miniature.world import RELATION_NAMES, RELATIONS, Route
 
 USER_TEMPLATE = "question {question} . {history}"
 """The user message of a turn."""
+MAX_TOKENS = 512
+"""Positions of the policies."""
 TURN = "<turn>"
 """The generation prompt: what follows is the policy's."""
 SCORING_PREAMBLE = "<answer>"

@@ -11,9 +11,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from igrpo_train.miniature.protocol import TURN, vocabulary
+from igrpo_train.miniature.protocol import MAX_TOKENS, TURN, vocabulary
 
-MAX_TOKENS = 512
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %} {{ message['content'] | trim }}{% endfor %}"

@@ -90,9 +90,15 @@ class World:
     key: int
     """Seeds whatever is drawn for one question, so that it does not depend on the others."""
 
-    def follow(self, subject: Name, relation: str) -> Name | None:
-        """The object of a fact, None where the world has no such fact."""
-        return next((fact.object for fact in self.facts.get(subject, ()) if fact.relation.name == relation), None)
+    def chain(self, route: Route) -> list[Fact]:
+        """The facts that lead from a route's start to its answer."""
+        subjects = (route.start, *route.bridges[:-1])
+        return [
+            fact
+            for subject, relation in zip(subjects, route.relations, strict=True)
+            for fact in self.facts[subject]
+            if fact.relation.name == relation
+        ]
 
     def routes(self, num_hops: int) -> list[Route]:
         """Every route of this length that starts at the root of a tree, in a fixed order."""

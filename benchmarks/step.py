@@ -1,0 +1,93 @@
+"""step: a recipe -> seconds and tokens of each phase of a training step, and peak memory.
+
+    python -m benchmarks.step recipes/miniature/igrpo.toml --steps 12 --json step.json
+
+Steps are real training steps; the first ones are left out. Shares and medians are what to compare: seconds depend on
+the machine.
+"""
+
+import json
+import os
+import platform
+import resource
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import tyro
+
+from igrpo_train.recipes import load_recipe
+from igrpo_train.trainer import Trainer
+
+PHASES = ("prefill", "generation", "scoring", "retrieval", "training")
+ROLLOUT = PHASES[:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What to measure."""
+
+    recipe: Annotated[Path, tyro.conf.Positional] = Path("recipes/miniature/igrpo.toml")
+    """Recipe to run."""
+    steps: int = 12
+    """Measured steps."""
+    skip: int = 3
+    """Steps before them, not measured."""
+    json: Path | None = None
+    """Where to write the figures; only printed when left out."""
+
+
+def measure(arguments: Arguments) -> dict[str, Any]:
+    """Run the steps; medians over the measured ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["--validation.every=0", f"--run.folder={folder}/run", f"--steps={arguments.skip + arguments.steps}"]
+        recipe = load_recipe([str(arguments.recipe), *flags])
+        recipe = replace(recipe, run=replace(recipe.run, checkpoint_every=0))
+        lines: list[dict[str, float]] = []
+        trainer = Trainer(recipe, on_step=lambda step, metrics: lines.append(dict(metrics)))
+        trainer.run()
+    measured = lines[arguments.skip :]
+    seconds = {phase: median(line[f"time/{phase}_s"] for line in measured) for phase in PHASES}
+    tokens = {phase: median(line.get(f"tokens/{phase}", 0.0) for line in measured) for phase in PHASES}
+    rollout = sum(seconds[phase] for phase in ROLLOUT)
+    return {
+        "recipe": str(arguments.recipe),
+        "steps": arguments.steps,
+        "step_s": median(line["time/step_s"] for line in measured),
+        "seconds": seconds,
+        "tokens": tokens,
+        "scoring_share_of_rollout": seconds["scoring"] / rollout,
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+    }
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures as a Markdown table."""
+    lines = ["| phase | seconds a step | share of the step | tokens a step | tokens a second |", "|---|---|---|---|---|"]
+    for phase in PHASES:
+        seconds, tokens = figures["seconds"][phase], figures["tokens"][phase]
+        rate = f"{tokens / seconds:,.0f}" if tokens and seconds else "-"
+        count = f"{tokens:,.0f}" if tokens else "-"
+        lines.append(f"| {phase} | {seconds:.3f} | {seconds / figures['step_s']:.0%} | {count} | {rate} |")
+    lines.append(f"| whole step | {figures['step_s']:.3f} | 100% | | |")
+    lines.append("")
+    lines.append(f"Answer scoring: {figures['scoring_share_of_rollout']:.1%} of rollout time.")
+    lines.append(f"Peak memory: {figures['peak_memory_gib']:.2f} GiB.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    arguments = tyro.cli(Arguments, description=__doc__)
+    figures = measure(arguments)
+    print(table(figures))
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

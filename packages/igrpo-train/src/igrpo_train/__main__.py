@@ -1,0 +1,102 @@
+"""command: `igrpo-train RECIPE.toml [--key value ...]` -> a run folder; with `warmstart` and `fetch` beside it.
+
+Also `accelerate launch -m igrpo_train ...`. Nothing heavy is imported before the arguments are read.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+from igrpo_train.errors import run_command
+
+HELP = """\
+igrpo-train RECIPE.toml [MORE.toml ...] [--key value ...] [--resume]   train; later settings win
+igrpo-train warmstart RECIPE.toml --out FOLDER [--warm.key value ...]  supervised start from gold passages
+igrpo-train fetch smollm2 [FOLDER]                                     a small real model, converted once
+igrpo-train --help-recipe                                              every key of a recipe
+"""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 2 after an error that a person can put right."""
+    given = list(sys.argv[1:] if args is None else args)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    if not given or given[0] in ("-h", "--help"):
+        sys.stdout.write(HELP)
+        return
+    commands: dict[str, Callable[[list[str]], None]] = {"warmstart": _warmstart, "fetch": _fetch}
+    command = commands.get(given[0])
+    run_command(lambda: _train(given) if command is None else command(given[1:]))
+
+
+def _train(args: list[str]) -> None:
+    from igrpo_train.recipes import load_recipe
+
+    resume = "--resume" in args
+    recipe = load_recipe([_help_flag(arg) for arg in args if arg != "--resume"])
+    from igrpo_train.progress import Progress
+    from igrpo_train.trainer import Trainer
+
+    trainer = Trainer(recipe, resume=resume)
+    with Progress(recipe.steps, done=trainer.state.step) as progress:
+        trainer.on_step = lambda step, metrics: progress.update(step, headline(metrics))
+        try:
+            folder = trainer.run()
+        except KeyboardInterrupt:
+            progress.note(f"stopped; go on with --resume ({recipe.run.folder})")
+            raise
+        progress.note(f"last checkpoint: {folder}")
+
+
+def headline(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The few figures of a step that the progress line shows."""
+    shown = {"reward": "reward/mean", "em": "rollout/exact_match", "valid em": "validation/exact_match"}
+    figures = {label: metrics[name] for label, name in shown.items() if name in metrics}
+    seconds = metrics.get("time/step_s")
+    if seconds:
+        figures["tokens/s"] = sum(value for name, value in metrics.items() if name.startswith("tokens/")) / seconds
+    return figures
+
+
+def _help_flag(arg: str) -> str:
+    return "--help" if arg == "--help-recipe" else arg
+
+
+def _warmstart(args: list[str]) -> None:
+    import tyro
+
+    from igrpo_train.recipes import load_recipe
+    from igrpo_train.warmstart import WarmStart, warm_start
+
+    @dataclass(frozen=True, kw_only=True)
+    class Arguments:
+        out: Path
+        """New folder for the model."""
+        warm: WarmStart = field(default_factory=WarmStart)
+
+    recipes = [arg for arg in args if arg.endswith(".toml") and not arg.startswith("-")]
+    flags = [arg for arg in args if arg not in recipes]
+    own, rest = tyro.cli(
+        Arguments, prog="igrpo-train warmstart", args=flags, use_underscores=True, return_unknown_args=True
+    )
+    recipe = load_recipe([*recipes, *rest])
+    from igrpo_train.progress import Progress
+
+    with Progress(own.warm.steps) as progress:
+        folder = warm_start(recipe, own.out, own.warm, on_step=progress.update)
+        progress.note(f"model: {folder}")
+
+
+def _fetch(args: list[str]) -> None:
+    if not args or args[0] != "smollm2" or len(args) > 2:
+        raise ValueError(f"fetch must name what to get, got {' '.join(args)!r}: igrpo-train fetch smollm2 [FOLDER]")
+    from igrpo_train.fetch import fetch_smollm2
+
+    sys.stdout.write(f"{fetch_smollm2(Path(args[1]) if args[1:] else None)}\n")
+
+
+if __name__ == "__main__":
+    main()
