@@ -95,7 +95,7 @@ def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
     [
         ({"parent": np.array([-1, 0, 2, 0, 2])}, "parent must list states breadth first, got .*: sort the states"),
         ({"probability": np.array([1.0, 0.4, 0.6, 0.5, 0.4])}, "sum to 1 below each state, got 0.9 below state 2"),
-        ({"probability": np.array([1.0, -0.4, 1.4, 0.5, 0.5])}, "probability must be non-negative"),
+        ({"probability": np.array([1.0, -0.4, 1.4, 0.5, 0.5])}, "probability must be at least 0, got -0.4 for state 1"),
         (
             {"answer": np.array([False, True, True, False, False])},
             "answer must end a path, got children below answer state 2",

@@ -16,7 +16,12 @@ REFUSED = [
     ("tree", "budget", 0, r"tree.budget must be at least 1, got 0"),
     ("tree", "cap", 0, r"tree.cap must be at least 1, got 0"),
     ("tree", "cap_decay_steps", -1, r"tree.cap_decay_steps must be at least 0, got -1"),
-    ("tree", "scheme", "systematic", r"got 'systematic': .* takes no cap; set tree.cap = 5 and tree.cap_decay_steps = 0"),
+    (
+        "tree",
+        "scheme",
+        "systematic",
+        r"got 'systematic': .* takes no cap; set tree.cap = 5 and tree.cap_decay_steps = 0",
+    ),
     ("agent", "template", "{history}", r"agent.template must be a text with one {question}, got '{history}'"),
     ("agent", "template", "{question}", r"agent.template must be a text with one {history}, got '{question}'"),
     ("agent", "template", "{question}{question}{history}", r"agent.template must be a text with one {question}"),
@@ -30,7 +35,12 @@ REFUSED = [
     ("retrieval", "b", 1.5, r"retrieval.b must be between 0 and 1, got 1.5"),
     ("retrieval", "k1", -1.0, r"retrieval.k1 must be finite and at least 0, got -1.0"),
     ("retrieval", "kind", "miniature", r"data.corpus must be miniature:NAME/SPLIT, got 'hf://"),
-    ("tree", "criterion", "zero", r"reward.truncated must be 'zero' or 'drop', got 'rescaled': .*scoring.always = true"),
+    (
+        "tree",
+        "criterion",
+        "zero",
+        r"reward.truncated must be 'zero' or 'drop', got 'rescaled': .*scoring.always = true",
+    ),
     ("scoring", "warn_below", 2.0, r"scoring.warn_below must be between 0 and 1, got 2.0"),
     ("sampling", "temperature", 0.0, r"sampling.temperature must be finite and above 0, got 0.0: a greedy policy"),
     ("reward", "switch_fraction", -0.1, r"reward.switch_fraction must be between 0 and 1, got -0.1"),
@@ -46,7 +56,12 @@ REFUSED = [
     ("optimiser", "warmup_fraction", 1.1, r"optimiser.warmup_fraction must be between 0 and 1, got 1.1"),
     ("optimiser", "update_rows", 0, r"optimiser.update_rows must be at least 1, got 0"),
     ("validation", "every", -1, r"validation.every must be at least 0, got -1"),
-    ("validation", "questions", 0, r"validation.questions must be at least 1, got 0: validation.every = 0 turns it off"),
+    (
+        "validation",
+        "questions",
+        0,
+        r"validation.questions must be at least 1, got 0: validation.every = 0 turns it off",
+    ),
     ("validation", "temperature", -1.0, r"validation.temperature must be finite and at least 0, got -1.0"),
     ("run", "folder", " ", r"run.folder must be a path, got ' ': runs/NAME is a good one"),
     ("run", "keep_last", 0, r"run.keep_last must be at least 1, got 0"),
@@ -128,4 +143,6 @@ def test_every_field_has_one_line_of_documentation() -> None:
         for field in fields(group):
             if not is_dataclass(field.default_factory):
                 body = source.split(f"\nclass {group.__name__}:")[1].split("\n@dataclass")[0]
-                assert re.search(rf"^    {field.name}: .*\n    \"\"\".+\"\"\"$", body, re.M), f"{group.__name__}.{field.name}"
+                assert re.search(rf"^    {field.name}: .*\n    \"\"\".+\"\"\"$", body, re.M), (
+                    f"{group.__name__}.{field.name}"
+                )

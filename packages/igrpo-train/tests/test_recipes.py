@@ -90,7 +90,10 @@ def test_a_misspelt_flag_is_answered_with_the_nearest(capsys) -> None:
         ("budget = 4.5", "--tree.budget: invalid literal for int() with base 10: '4.5'"),
         ("gamma = -1.0", "tree.gamma must be finite and at least 0, got -1.0"),
         ("gamma = nan", "tree.gamma must be finite and at least 0, got nan"),
-        ("scheme = 'cap'", "invalid choice 'cap' for argument '--tree.scheme'. Expected one of ('capped', 'systematic')"),
+        (
+            "scheme = 'cap'",
+            "invalid choice 'cap' for argument '--tree.scheme'. Expected one of ('capped', 'systematic')",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_the_file_that_set_it(line: str, message: str, tmp_path: Path, capsys) -> None:
@@ -108,7 +111,9 @@ def test_a_flag_that_overrides_a_file_takes_the_blame_itself(tmp_path: Path, cap
 def test_a_missing_recipe_is_answered_with_its_neighbour(tmp_path: Path) -> None:
     write(tmp_path / "igrpo.toml", "")
     missing = tmp_path / "igrp.toml"
-    with pytest.raises(FileNotFoundError, match=r"recipe must be a file, got '.*igrp.toml': did you mean .*igrpo.toml\?"):
+    with pytest.raises(
+        FileNotFoundError, match=r"recipe must be a file, got '.*igrp.toml': did you mean .*igrpo.toml\?"
+    ):
         load_recipe([str(missing)])
     with pytest.raises(FileNotFoundError, match="got 'nowhere': give a path to a .toml file, flags start with --"):
         load_recipe(["nowhere"])

@@ -341,6 +341,7 @@ def worker(out: Path) -> None:
     if accelerator.is_main_process:
         weights = weights_of(accelerator.unwrap_model(updater.model)).tolist()
         out.write_text(json.dumps({"processes": accelerator.num_processes, "weights": weights, "metrics": metrics}))
+    accelerator.wait_for_everyone()
     accelerator.end_training()
 
 

@@ -95,7 +95,7 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
     for path in np.lexsort((samples, paths.question)):
         question = rollout.questions[paths.question[path]]
         prediction = predictions[path]
-        turns = _turns(rollout, path)
+        turns = _turns(rollout, int(path))
         records.append(
             Record(
                 id=question.id,

@@ -60,13 +60,7 @@ class Record:
 
 
 def record_to_line(record: Record) -> str:
-    """One line of JSON, without its end.
-
-    Example:
-        >>> record = record_from_row({**dict.fromkeys(_FIELDS), "golds": ["Ghent"], "transcript": []})
-        >>> record_from_row(json.loads(record_to_line(record))) == record
-        True
-    """
+    """One line of JSON, without its end; `record_from_row` reads it back."""
     return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False)
 
 

@@ -12,18 +12,26 @@ from rich.text import Text
 from igrpo_eval.intervals import Estimate
 from igrpo_eval.metrics import Summary, summary_to_dict
 
+_COLUMNS = ("asked", "exact match", "F1", "turns", "search", "tokens", "answer", "invalid")
+_ESTIMATES = ("exact match", "F1")
+
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
     """A table with a row a group; exact match and F1 in percent with their 95% intervals.
 
     Example:
         >>> summary_table([]).columns[1].header
-        'questions'
+        'asked'
     """
-    table = Table(caption="exact match and F1 in %, with 95% bootstrap intervals over questions")
-    table.add_column("group", no_wrap=True)
-    for name in ("questions", "exact match", "F1", "turns", "searches", "tokens", "answered %", "invalid %"):
-        table.add_column(name, justify="right", no_wrap=name in ("exact match", "F1"))
+    table = Table(
+        caption="exact match and F1 with 95% intervals, answered and invalid: in %",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("group", overflow="fold")
+    for name in _COLUMNS:
+        # On a narrow terminal an interval goes below its number, and counts stay whole.
+        table.add_column(name, justify="right", no_wrap=name not in _ESTIMATES, min_width=12 * (name in _ESTIMATES))
     for summary in summaries:
         table.add_row(
             # Text, not markup: a data set's name may hold square brackets.
@@ -58,4 +66,4 @@ def report_json(
 
 
 def _percent(estimate: Estimate) -> str:
-    return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+    return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f},{100 * estimate.high:.1f}]"

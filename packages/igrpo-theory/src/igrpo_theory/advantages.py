@@ -89,26 +89,16 @@ def group_advantages(
     keep: Bool[np.ndarray, " P"] | None = None,
     scale: bool = True,
 ) -> Float[np.ndarray, "P D"]:
-    """Group-relative advantages of every row, compared within a question.
+    """Group-relative advantages of every row, compared within a question; 0 on padding and on paths that are not kept.
 
-    A row's score is its path's reward plus its own turn reward (a penalty is a negative turn reward).
-
-    Args:
-        paths: the paths of the batch.
-        rewards: reward of each path.
-        turn_rewards: reward of each turn on each path, 0 where there is none; padded entries are ignored.
-        unit: "row" takes mean and std over the scores of all kept rows of a question, so that long paths weigh more;
-            "trajectory" takes them over the rewards of its kept paths.
-        std_floor: see `normalise_by`.
-        ddof: see `normalise_by`.
-        eps: see `normalise_by`.
-        keep: paths that take part; the others get 0 and touch no statistic.
-        scale: see `normalise_by`.
+    A row's score is its path's reward plus its own turn reward (a penalty is a negative turn reward). Unit "row" takes
+    mean and std over the scores of all kept rows of a question, so that long paths weigh more; "trajectory" takes them
+    over the rewards of its kept paths. Paths that are not kept touch no statistic.
 
     Raises:
         ValueError: when a reward of a kept path is not finite.
 
-    Source: IGRPO's released code (rows); GRPO (arXiv 2402.03300) (trajectories).
+    Source: IGRPO's released code (rows); GRPO (arXiv 2402.03300) (trajectories); for the other options `normalise_by`.
 
     Example:
         >>> paths = Paths(np.array([1, 3]), np.array([[1, -1], [2, 3]]), np.array([1, 2]), np.array([0, 0]))
@@ -116,18 +106,22 @@ def group_advantages(
         [[1.1547, 0.0], [-0.5773, -0.5773]]
     """
     keep = np.ones(len(rewards), dtype=bool) if keep is None else keep
+    _check_rewards(rewards, keep)
+    rows = (paths.nodes >= 0) & keep[:, None]
+    scores = (rewards[:, None] + turn_rewards)[rows]
+    groups = np.broadcast_to(paths.question[:, None], rows.shape)[rows]
+    pool_groups, pool = (groups, scores) if unit == "row" else (paths.question[keep], rewards[keep])
+    num_groups = int(paths.question.max(initial=-1)) + 1
+    statistics = group_statistics(pool_groups, pool, ddof=ddof, num_groups=num_groups)
+    advantages = np.zeros(rows.shape)
+    advantages[rows] = normalise_by(groups, scores, statistics=statistics, eps=eps, std_floor=std_floor, scale=scale)
+    return advantages
+
+
+def _check_rewards(rewards: Float[np.ndarray, " P"], keep: Bool[np.ndarray, " P"]) -> None:
     bad = np.flatnonzero(keep & ~np.isfinite(rewards))
     if len(bad) > 0:
         raise ValueError(
             f"rewards must be finite for every kept path, got {rewards[bad[0]]} for path {bad[0]}: "
             "drop the path with keep instead"
         )
-    rows = (paths.nodes >= 0) & keep[:, None]
-    scores = (rewards[:, None] + turn_rewards)[rows]
-    groups = np.broadcast_to(paths.question[:, None], rows.shape)[rows]
-    pooled = (groups, scores) if unit == "row" else (paths.question[keep], rewards[keep])
-    num_groups = int(paths.question.max(initial=-1)) + 1
-    statistics = group_statistics(*pooled, ddof=ddof, num_groups=num_groups)
-    advantages = np.zeros(rows.shape)
-    advantages[rows] = normalise_by(groups, scores, statistics=statistics, eps=eps, std_floor=std_floor, scale=scale)
-    return advantages

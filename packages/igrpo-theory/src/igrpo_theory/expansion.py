@@ -74,17 +74,12 @@ def draw_expansions(
     question draws min(budget, cap * active nodes) children. "systematic" places budget equally spaced points after a
     random reordering of the nodes, so that a count is budget * p rounded down or up.
 
-    Args:
-        probabilities: chances of the active nodes, not necessarily normalised; a zero is drawn only when forced.
-        question: the slot of each node; nodes of a question keep their order, which is all that names them.
-        budget: children to draw for each question; ignored where a question has no active node.
-        cap: most children a node may get in this stage.
-        keys: one key a question, already folded with the stage.
-        scheme: see above.
+    Probabilities need not be normalised, and a zero is drawn only when the cap forces it. `question` holds the slot of
+    each node; the nodes of a question keep their order, which is all that names them. The budget of a question without
+    active nodes is ignored. `keys` are already folded with the stage.
 
     Raises:
-        ValueError: for a cap below 1, a budget below 1 where nodes are active, weights that are not finite and
-            non-negative with a positive sum, or a systematic draw with cap < budget.
+        ValueError: for a cap or a budget below 1, impossible probabilities, or a systematic draw with cap < budget.
 
     Source: IGRPO (arXiv 2607.06223), expansion stage; Kitagawa (1996) for systematic resampling.
 
@@ -98,15 +93,7 @@ def draw_expansions(
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
     if scheme == "systematic":
         return _systematic(probabilities, question, budget, keys)
-    counts = np.zeros(len(question), dtype=np.int64)
-    capped = (cap < budget)[question]
-    if not capped.all():
-        free = ~capped
-        counts[free] = _multinomial(probabilities[free], question[free], np.where(cap < budget, 0, budget), keys)
-    if capped.any():
-        total = np.minimum(budget, np.minimum(cap, budget) * num_active)
-        counts[capped] = _race(probabilities[capped], question[capped], total, cap, keys)
-    return counts
+    return _capped(probabilities, question, budget, num_active, cap, keys)
 
 
 def cap_at_step(cap: int, decay_steps: int, step: int) -> int:
@@ -179,18 +166,38 @@ def _check_draw(
         )
 
 
+def _capped(
+    probabilities: Float[np.ndarray, " A"],
+    question: Int[np.ndarray, " A"],
+    budget: Int[np.ndarray, " Q"],
+    num_active: Int[np.ndarray, " Q"],
+    cap: int,
+    keys: UInt64[np.ndarray, " Q"],
+) -> Int[np.ndarray, " A"]:
+    """The capped law; questions whose budget the cap cannot bind take the multinomial, which is the same law."""
+    counts = np.zeros(len(question), dtype=np.int64)
+    bound = (cap < budget)[question]
+    free = ~bound
+    if free.any():
+        counts[free] = _multinomial(probabilities[free], question[free], np.where(cap < budget, 0, budget), keys)
+    if bound.any():
+        total = np.minimum(budget, np.minimum(cap, budget) * num_active)
+        counts[bound] = _race(probabilities[bound], question[bound], total, cap, keys)
+    return counts
+
+
 def _multinomial(
     probabilities: Float[np.ndarray, " A"],
     question: Int[np.ndarray, " A"],
     budget: Int[np.ndarray, " Q"],
     keys: UInt64[np.ndarray, " Q"],
 ) -> Int[np.ndarray, " A"]:
-    """Independent draws by inverse CDF: a draw goes to the first node whose running sum exceeds it."""
+    """Independent draws by inverse CDF: a draw goes to the first node whose running sum reaches it."""
     cdf, total = running_sum(probabilities, question, len(budget))
     owner = np.repeat(np.arange(len(budget)), np.where(total > 0, budget, 0))
     draws = uniforms(keys[owner], rank_within(owner)) * total[owner]
-    draws = np.minimum(draws, np.nextafter(total, 0.0)[owner])  # rounding must not carry a draw past the last node
-    # One sort merges nodes and draws of a question: a draw belongs to the next node after it.
+    # One sort merges nodes and draws of a question: a draw belongs to the next node after it. On a tie the draw comes
+    # first, so that neither rounding up to the total nor a node of no weight can misplace it.
     is_node = np.repeat([False, True], [len(draws), len(cdf)])
     order = np.lexsort((is_node, np.concatenate([draws, cdf]), np.concatenate([owner, question])))
     return _draws_before_each_node(order, is_node, question)

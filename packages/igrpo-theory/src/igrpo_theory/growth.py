@@ -139,13 +139,8 @@ def grow(
     """Grow one tree a question, turn by turn, all questions in step.
 
     The root gets exactly `budget` children, whatever cap and budget mode say. At each later depth the active nodes are
-    scored, the draw says how many children each gets, and those that get none become truncated leaves.
-
-    Args:
-        world: proposes and scores turns.
-        roots: one payload a question.
-        keys: one key a question, see `question_keys`.
-        rule: how to grow.
+    scored, the draw says how many children each gets, and those that get none become truncated leaves. `roots` holds
+    one payload a question, `keys` one key (see `question_keys`).
 
     Raises:
         ValueError: when the world returns a wrong number of turns, or a score that is not finite.

@@ -50,22 +50,25 @@ class PolicyTree:
     """Reward of a path that ends here."""
 
     def __post_init__(self) -> None:
-        if (
-            len(self.parent) < 2
-            or (np.diff(self.parent) < 0).any()
-            or (self.parent >= np.arange(len(self.parent))).any()
-        ):
+        above = self.parent[1:]
+        num_states = len(self.parent)
+        if num_states < 2 or (np.diff(self.parent) < 0).any() or (self.parent >= np.arange(num_states)).any():
             raise ValueError(f"parent must list states breadth first, got {self.parent}: sort the states by parent")
-        if self.answer[self.parent[1:]].any():
-            state = int(self.parent[1:][self.answer[self.parent[1:]]][0])
-            raise ValueError(f"answer must end a path, got children below answer state {state}: remove them")
-        sums = np.bincount(self.parent[1:], weights=self.probability[1:], minlength=len(self.parent))
-        wrong = (np.bincount(self.parent[1:], minlength=len(sums)) > 0) & ~(np.abs(sums - 1) < 1e-9)
-        if wrong.any() or (self.probability < 0).any():
-            state = int(wrong.argmax())
+        answered = above[self.answer[above]]
+        if len(answered) > 0:
+            raise ValueError(f"answer must end a path, got children below answer state {answered[0]}: remove them")
+        negative = np.flatnonzero(~(self.probability >= 0))
+        if len(negative) > 0:
+            state = negative[0]
             raise ValueError(
-                f"probability must be non-negative and sum to 1 below each state, got {sums[state]} below state "
-                f"{state}: divide by the sum"
+                f"probability must be at least 0, got {self.probability[state]} for state {state}: correct the policy"
+            )
+        sums = np.bincount(above, weights=self.probability[1:], minlength=num_states)
+        wrong = np.intersect1d(np.flatnonzero(np.abs(sums - 1) > 1e-9), above)
+        if len(wrong) > 0:
+            raise ValueError(
+                f"probability must sum to 1 below each state, got {sums[wrong[0]]} below state {wrong[0]}: "
+                "divide by the sum"
             )
 
     @property

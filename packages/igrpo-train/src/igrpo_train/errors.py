@@ -23,7 +23,7 @@ class DiskError(OSError):
     """A file of the run could not be written; the message says which, why and how to go on."""
 
 
-def run_command(command: Callable[[], None]) -> None:
+def run_command(command: Callable[[], object]) -> None:
     """Run what a command line asks for; errors that a person can put right are shown in a panel, others are bugs.
 
     Args:

@@ -48,7 +48,9 @@ class Progress:
         self._start = self._last_line = clock()
         self._figures: dict[str, float] = {}
         self._printed = ""
-        self._live = RichProgress(BarColumn(bar_width=24), TextColumn("{task.description}", markup=False), console=self._console)
+        self._live = RichProgress(
+            BarColumn(bar_width=24), TextColumn("{task.description}", markup=False), console=self._console
+        )
         self._task = self._live.add_task(self._line(), total=steps, completed=done)
 
     def __enter__(self) -> "Progress":

@@ -26,6 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+import numpy as np
+
 from igrpo_train.config import Recipe
 from igrpo_train.errors import DiskError
 from igrpo_train.recipes import recipe_to_toml, to_dict
@@ -255,6 +257,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _finite(value: Any) -> Any:
+    """Plain JSON values: numpy's numbers become Python's, and what is not finite becomes None."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -17,7 +17,7 @@ from igrpo_train.miniature.world import Fact, World
 from igrpo_train.question import Passage
 
 _TITLE_WORD = 1.0
-_TITLE_IN_ORDER = 0.5
+_TITLE_IN_ORDER = 1.0
 _RELATION_WORD = 0.8
 
 
@@ -43,7 +43,7 @@ class FactSearch:
     def search(self, query: str, top_k: int) -> list[Fact]:
         """At most `top_k` facts whose subject shares a word with the query, best first; ties in corpus order.
 
-        The score of a fact is 1 a shared title word, 0.5 if the title stands in the query in order, 0.8 if the name
+        The score of a fact is 1 a shared title word, 1 if the title stands in the query in order, 0.8 if the name
         of the relation stands in it.
         """
         words = query.lower().split()

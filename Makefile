@@ -1,0 +1,43 @@
+# make demo      the whole road in a few minutes on two CPU cores: evaluate, train, evaluate again
+# make compare   the demo with chain GRPO and gamma = 0 beside it
+# make test      all tests
+# make lint      style, types, import direction
+# make setup     only the virtual environment; every target makes it when it is missing or out of date
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+SEED ?= 0
+
+PACKAGES := igrpo-theory igrpo-train igrpo-eval
+BIN := .venv/bin
+STAMP := .venv/installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo compare test lint format setup
+
+demo: $(STAMP)
+	$(BIN)/python -m experiments.demo --seed $(SEED)
+
+compare: $(STAMP)
+	$(BIN)/python -m experiments.demo --seed $(SEED) --compare
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(STAMP)
+
+$(STAMP): constraints.txt pyproject.toml $(PACKAGES:%=packages/%/pyproject.toml)
+	@echo "setting up .venv, some minutes the first time"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) pip
+	$(PIP) --group dev -e packages/igrpo-theory -e "packages/igrpo-train[smollm2]" -e packages/igrpo-eval
+	@touch $@

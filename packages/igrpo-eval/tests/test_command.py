@@ -1,0 +1,152 @@
+"""The command from flags to table, with a policy of random weights: records, resume, refusals, interrupts."""
+
+import json
+import re
+
+import pytest
+
+AGENT = (
+    "--agent.template=question {question} . {history}",
+    "--agent.max_prompt_tokens=192",
+    "--agent.max_response_tokens=12",
+    "--agent.document={text} ",
+    "--agent.observation_open=<information> ",
+    "--agent.observation_close=</information>",
+    "--agent.no_documents=none ",
+)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A saved miniature model that has learnt nothing."""
+    from igrpo_train.miniature.build import build_model
+    from igrpo_train.miniature.tokenizer import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = build_tokenizer()
+    build_model(len(tokenizer), seed=0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def command(model_folder, tmp_path):
+    """Run the command in process on a few test questions; returns its folder."""
+    from igrpo_eval.__main__ import main
+
+    def run(*flags, out="out", limit=6):
+        data = (
+            "--data.validation=miniature:leak/test",
+            "--data.corpus=miniature:leak/test",
+            "--retrieval.kind=miniature",
+        )
+        model = (f"--model.path={model_folder}", "--model.dtype=float32", "--model.device=cpu")
+        main(["run", *data, *model, *AGENT, f"--out={tmp_path / out}", f"--limit={limit}", "--temperature=1", *flags])
+        return tmp_path / out
+
+    return run
+
+
+def _records(folder):
+    from igrpo_eval.records import read_records
+
+    return read_records(folder / "records.jsonl")
+
+
+def test_a_run_leaves_records_settings_and_a_summary_and_shows_a_table(command, capsys):
+    folder = command("--samples=2")
+    shown = capsys.readouterr()
+    assert re.search(r"^all +6 ", shown.out, re.MULTILINE)
+    assert "question 6/6" in shown.err
+    assert len(_records(folder)) == 12
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["settings"] == json.loads((folder / "settings.json").read_text())
+    assert summary["groups"][0]["num_questions"] == 6
+    assert summary["measured"]["tokens/generation"] > 0
+
+
+def test_a_resumed_run_ends_with_the_records_of_an_uninterrupted_one(command, monkeypatch, capsys):
+    whole = _records(command("--batch_questions=2", out="whole"))
+    folder = command("--batch_questions=2", limit=2)
+    with (folder / "records.jsonl").open("a") as file:
+        file.write('{"id": "torn')
+    assert _records(command("--batch_questions=3", "--resume")) == [*_records(folder)]
+    assert sorted(_records(folder), key=lambda r: r.id) == sorted(whole, key=lambda r: r.id)
+    # All is done: no model is needed, and a smaller limit summarises fewer questions.
+    monkeypatch.setattr("igrpo_eval.agent.load_agent", lambda recipe: pytest.fail("nothing is left to evaluate"))
+    command("--resume", limit=2)
+    assert json.loads((folder / "summary.json").read_text())["groups"][0]["num_questions"] == 2
+    assert len(_records(folder)) == 6
+
+
+def test_records_of_other_settings_are_refused_before_a_model_loads(command, monkeypatch, capsys):
+    command(limit=1)
+    monkeypatch.setattr("igrpo_eval.agent.load_agent", lambda recipe: pytest.fail("refused too late"))
+    for flags, reason in (
+        ((), "which holds records: add --resume"),
+        (("--resume", "--seed=5"), "seed must be 0 as in"),
+    ):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            command(*flags, limit=1)
+        assert stopped.value.code == 2
+        assert reason in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
+def test_an_interrupt_finishes_its_batch_and_resuming_goes_on(command, monkeypatch, tmp_path):
+    import signal
+
+    from igrpo_eval import evaluate
+
+    collect = evaluate.collect
+
+    def interrupted(*args, **settings):
+        signal.raise_signal(signal.SIGINT)
+        return collect(*args, **settings)
+
+    monkeypatch.setattr(evaluate, "collect", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        command("--batch_questions=2")
+    assert stopped.value.code == 130
+    assert len(_records(tmp_path / "out")) == 2
+    monkeypatch.setattr(evaluate, "collect", collect)
+    assert len(_records(command("--resume"))) == 6
+
+
+def test_the_command_must_be_known(capsys):
+    from igrpo_eval.__main__ import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["runn"])
+    assert stopped.value.code == 2
+    assert "command must be run, got 'runn'" in capsys.readouterr().err
+    main(["--help"])
+    assert "igrpo-eval run" in capsys.readouterr().out
+
+
+def test_an_unknown_device_is_named(command, capsys):
+    with pytest.raises(SystemExit):
+        command("--model.device=gpu")
+    assert "model.device must be auto or a torch device, got 'gpu'" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_batch_size_does_not_change_the_records_of_the_shipped_policy(temperature):
+    from igrpo_eval.agent import load_agent
+    from igrpo_eval.evaluate import evaluate
+    from igrpo_eval.selection import limit_questions
+    from igrpo_train.question import read_questions
+    from igrpo_train.recipes import load_recipe
+
+    data = ("--data.corpus=miniature:leak/test", "--retrieval.kind=miniature", *AGENT)
+    agent = load_agent(
+        load_recipe(["--model.path=miniature:leak", "--model.dtype=float32", "--model.device=cpu", *data])
+    )
+    questions = limit_questions(read_questions("miniature:leak/test"), 12)
+    whole, single, five = (
+        evaluate(agent, questions, turn_limit=4, temperature=temperature, seed=0, batch_questions=batch)
+        for batch in (12, 1, 5)
+    )
+    assert single == whole
+    assert five == whole
+    assert sum(record.searches for record in whole) > 0
