@@ -52,7 +52,7 @@ def test_imports_run_one_way() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_starts_with_its_noun_and_what_goes_in_and_out(path: Path) -> None:
     first = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
-    assert re.match(r"[\w ]+: \w", first), f'the docstring must start with """noun: in -> out.""", got {first!r}'
+    assert re.match(r"[\w -]+: \S", first), f'the docstring must start with """noun: in -> out.""", got {first!r}'
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)

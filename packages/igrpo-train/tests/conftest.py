@@ -54,3 +54,14 @@ def toy_model(toy_tokenizer):
         pad_token_id=toy_tokenizer.pad_token_id,
     )
     return Qwen2ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """Folder of the converted SmolLM2-135M-Instruct; tests that need it are skipped where it was never fetched."""
+    from igrpo_train.fetch import smollm2_folder
+
+    folder = smollm2_folder()
+    if not (folder / "config.json").is_file():
+        pytest.skip("needs SmolLM2: call igrpo_train.fetch.fetch_smollm2() once, with a network")
+    return folder

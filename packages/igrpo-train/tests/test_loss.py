@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def tiny_model(family: Family, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+def tiny_model(family: Family) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model: PreTrainedModel
@@ -37,7 +37,7 @@ def tiny_model(family: Family, dtype: torch.dtype = torch.float64) -> PreTrained
             model = Qwen2ForCausalLM(Qwen2Config(**SIZES, initializer_range=0.5, tie_word_embeddings=True))
         else:
             model = LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.5, tie_word_embeddings=False))
-    return (model.double() if dtype == torch.float64 else model.float()).eval()
+    return model.double().train(False)
 
 
 def random_rows(rng: np.random.Generator, num_rows: int) -> list[TurnRow]:
@@ -245,8 +245,8 @@ def test_gradient_is_the_exact_policy_gradient_of_a_softmax_policy() -> None:
             turn=0,
             context_ids=(1,),
             response_ids=(action,),
-            old_logprobs=(float(logprobs_V[action]),),
-            advantage=float(probabilities_V[action] * rewards_V[action]),
+            old_logprobs=(float(logprobs_V[action].detach()),),
+            advantage=float((probabilities_V[action] * rewards_V[action]).detach()),
         )
         for action in range(4)
     ]

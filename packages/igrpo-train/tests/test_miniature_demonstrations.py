@@ -7,7 +7,6 @@ import pytest
 
 from igrpo_train.miniature.dataset import miniature_corpus, miniature_questions
 from igrpo_train.miniature.demonstrations import CLEAN, CLEAN_WITH_GUESSES, TURN_LIMIT, Noise, demonstrate, encode_row
-from igrpo_train.miniature.names import SPLITS
 from igrpo_train.miniature.protocol import observation, question_text, search_action, user_message
 from igrpo_train.miniature.retriever import FactSearch, MiniatureRetriever
 from igrpo_train.miniature.settings import AGENT, SCORING
@@ -17,15 +16,13 @@ from igrpo_train.question import Question
 from igrpo_train.search.agent import ActionKind, parse_action
 from igrpo_train.search.prompting import Prompting
 
-SPECS = [f"miniature:{names}/{split}" for names in ("leak", "plain") for split in SPLITS]
-
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return build_tokenizer()
 
 
-def _episodes(noise, hops=3, count=200, leak=True):
+def _episodes(noise, hops=3, count=60, leak=True):
     world = build_world("warm", leak=leak)
     search, routes, rng = FactSearch(world), world.routes(hops), np.random.default_rng(0)
     for _ in range(count):
@@ -33,7 +30,7 @@ def _episodes(noise, hops=3, count=200, leak=True):
         yield route, demonstrate(search, route, noise, rng)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", ["miniature:leak/train", "miniature:plain/test"])
 def test_texts_of_a_world_survive_the_tokenizer(spec, tokenizer):
     texts = [passage.text for passage in miniature_corpus(spec)]
     texts += [user_message(question.text) for question in miniature_questions(spec)]
@@ -107,7 +104,7 @@ def test_contexts_are_the_ones_that_the_agent_renders(tokenizer):
 def test_guesses_have_the_context_in_which_answers_are_scored(tokenizer):
     prompting = Prompting(tokenizer, AGENT, SCORING, context_limit=512)
     guesses = [(route, rows[-1]) for route, rows in _episodes(Noise()) if rows[-1].weight != 1]
-    assert len(guesses) > 30
+    assert len(guesses) > 10
     for route, row in guesses:
         forced = prompting.forced_answer(str(route.answer))
         assert tokenizer.decode(forced.token_ids) == f"<answer> {route.answer}"
@@ -127,21 +124,21 @@ def test_clean_demonstrations_arrive_at_the_answer(hops):
 
 def test_noisy_demonstrations_keep_the_protocol_and_fail_often():
     solved = []
-    for route, rows in _episodes(Noise(guess_only=0), hops=2, count=500):
+    for route, rows in _episodes(Noise(guess_only=0), hops=2, count=300):
         actions = [parse_action(row.response) for row in rows]
         assert all(action.valid for action in actions)
         assert len(actions) <= TURN_LIMIT
         assert all(action.kind is ActionKind.SEARCH for action in actions[:-1])
-        solved.append(actions[-1] == parse_action(f"{rows[-1].response}") and actions[-1].text == str(route.answer))
+        solved.append(actions[-1].kind is ActionKind.ANSWER and actions[-1].text == str(route.answer))
     assert 0.1 < np.mean(solved) < 0.5
 
 
 def test_guesses_point_to_the_clan_of_the_bridge():
     hits = []
-    for route, rows in _episodes(CLEAN_WITH_GUESSES, hops=2, count=600):
+    for route, rows in _episodes(CLEAN_WITH_GUESSES, hops=2, count=300):
         if rows[-1].weight != 1 and len(rows) == 2:
             hits.append(rows[-1].response == f"{route.answer} </answer>")
-    assert len(hits) > 60
+    assert len(hits) > 30
     assert np.mean(hits) > 0.6
 
 

@@ -93,19 +93,17 @@ def test_linked_names_share_a_syllable_far_more_often_with_leak(split):
     assert _clan_share(build_world(split, leak=False)) < 0.05
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", ["miniature:leak/train", "miniature:plain/test"])
 def test_every_question_is_answered_by_following_its_hops_through_the_retriever(spec):
-    retriever = MiniatureRetriever(spec)
-    corpus = {passage.id: passage for passage in miniature_corpus(spec)}
-    for hops in range(1, DEPTH + 1):
-        for route in parse_spec(spec).world.routes(hops):
-            here = route.start
-            for relation, bridge in zip(route.relations, route.bridges, strict=True):
-                [[passage]] = retriever.search([f"{here} {relation}"], top_k=1)
-                assert passage == corpus[f"{here.first}-{here.second}/{relation}"]
-                assert passage.text.endswith(f" {bridge} .")
-                here = bridge
-            assert here == route.answer
+    world, retriever = parse_spec(spec).world, MiniatureRetriever(spec)
+    facts = [fact for pair in world.facts.values() for fact in pair]
+    found = retriever.search([f"{fact.subject} {fact.relation.name}" for fact in facts], top_k=1)
+    assert [[passage.text for passage in passages] for passages in found] == [[fact.text] for fact in facts]
+    for route in (route for hops in range(1, DEPTH + 1) for route in world.routes(hops)):
+        chain = world.chain(route)
+        assert [fact.relation.name for fact in chain] == list(route.relations)
+        assert [fact.subject for fact in chain] == [route.start, *route.bridges[:-1]]
+        assert [fact.object for fact in chain] == list(route.bridges)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -127,9 +125,9 @@ def test_candidates_stand_in_random_order():
 
 
 def test_a_wrong_relation_word_finds_another_fact_of_the_same_entity():
-    search = FactSearch(build_world("train", leak=True))
     world = build_world("train", leak=True)
-    for subject, facts in world.facts.items():
+    search = FactSearch(world)
+    for subject, facts in list(world.facts.items())[::3]:
         for relation in RELATION_NAMES:
             [found] = search.search(f"{subject} {relation}", top_k=1)
             assert found.subject == subject
@@ -137,7 +135,9 @@ def test_a_wrong_relation_word_finds_another_fact_of_the_same_entity():
                 assert found.relation.name == relation
 
 
-@given(words=st.lists(st.sampled_from(["", "mayor", "none", "</answer>", "Zurich"]), max_size=5), top_k=st.integers(1, 3))
+@given(
+    words=st.lists(st.sampled_from(["", "mayor", "none", "</answer>", "Zurich"]), max_size=5), top_k=st.integers(1, 3)
+)
 def test_a_query_without_a_word_of_any_title_finds_nothing(words, top_k):
     assert MiniatureRetriever("miniature:leak/train").search([" ".join(words)], top_k) == [[]]
 
@@ -146,13 +146,10 @@ def test_the_retriever_returns_at_most_top_k_passages_best_first():
     world = build_world("train", leak=True)
     subject = world.roots[0]
     retriever = MiniatureRetriever("miniature:leak/train")
-    three, one = retriever.search([f"{subject} {world.facts[subject][1].relation.name}"], 3)[0], retriever.search(
-        [f"{subject}"], 1
-    )
+    [three] = retriever.search([f"{subject} {world.facts[subject][1].relation.name}"], top_k=3)
     assert [passage.title for passage in three[:2]] == [str(subject)] * 2
     assert three[0].text == world.facts[subject][1].text
     assert len(three) == 3
-    assert [len(found) for found in one] == [1]
 
 
 def test_specifications_go_through_the_common_readers():

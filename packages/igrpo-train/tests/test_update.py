@@ -1,5 +1,6 @@
 """Update: what must not change the gradient, what must not be applied, and one process against two."""
 
+import io
 import json
 import logging
 import math
@@ -31,7 +32,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-    "initializer_range": 0.5,
+    "initializer_range": 0.1,
 }
 PLAIN = Loss(kl_coefficient=0.0)
 
@@ -44,7 +45,7 @@ def tiny_model(family: Family = "qwen2", dtype: torch.dtype = torch.float64, see
             model = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
         else:
             model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False))
-    return (model.double() if dtype == torch.float64 else model.float()).eval()
+    return (model.double() if dtype == torch.float64 else model).train(False)
 
 
 def random_rows(seed: int = 0, num_questions: int = 6) -> list[TurnRow]:
@@ -127,10 +128,9 @@ def test_micro_batch_size_and_row_order_do_not_change_the_gradient(
         return gradient_of(updater, rows, monkeypatch)[0]
 
     whole = gradient(rows, 10_000)
-    scale = float(whole.abs().max())
-    assert scale > 0
+    assert float(whole.norm()) > 0
     for other in (gradient(rows, 1), gradient(rows, 30), gradient(rows[::-1], 50)):
-        torch.testing.assert_close(other / scale, whole / scale, rtol=0, atol=tolerance)
+        assert float((other - whole).norm() / whole.norm()) < tolerance
 
 
 def test_the_gradient_is_the_policy_gradient_at_the_sampling_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,51 +296,48 @@ def test_an_updater_restored_from_its_state_makes_bitwise_the_same_update(loss: 
     assert torch.equal(weights_of(resumed.model), weights_of(straight.model))
 
 
-def _saved(state: dict[str, Any]) -> Any:
-    import io
-
+def _saved(state: dict[str, Any]) -> io.BytesIO:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
     return buffer
 
 
-def run_worker(num_processes: int, out: Path) -> dict[str, Any]:
-    """Three updates in this many processes, each with its own questions."""
-    command = [sys.executable, __file__, str(out)]
-    if num_processes > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-        command = [sys.executable, *launcher, __file__, str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
-
-
 @pytest.mark.slow
 def test_two_processes_make_the_update_of_one(tmp_path: Path) -> None:
-    one, two = run_worker(1, tmp_path / "one.json"), run_worker(2, tmp_path / "two.json")
+    out = tmp_path / "two.json"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *launcher, __file__, str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = train(Accelerator(cpu=True)), json.loads(out.read_text())
     assert (one["processes"], two["processes"]) == (1, 2)
     np.testing.assert_allclose(two["weights"], one["weights"], rtol=0, atol=1e-9)
     for ours, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(ours, rel=1e-6, abs=1e-9)
 
 
-def worker(out: Path) -> None:
-    accelerator = Accelerator(cpu=True)
+def train(accelerator: Accelerator) -> dict[str, Any]:
+    """Three updates, each process on its own questions."""
     optimiser = Optimiser(learning_rate=0.01, warmup_fraction=0.0, update_rows=8, tokens_per_micro_batch=20)
-    loss = Loss(kl_coefficient=0.0)
-    updater = Updater(accelerator, tiny_model(), None, optimiser, loss, 10, 1.0, 0)
+    updater = Updater(accelerator, tiny_model(), None, optimiser, PLAIN, 10, 1.0, 0)
     metrics = []
     for step in range(3):
         rows = random_rows(step)
         # Uneven on purpose: the second process has one question, in the last step none.
         own = [row for row in rows if (row.question == 5 and step < 2) == (accelerator.process_index == 1)]
         metrics.append(updater.update(rows if accelerator.num_processes == 1 else own, step_key=step))
+    weights = weights_of(accelerator.unwrap_model(updater.model)).tolist()
+    return {"processes": accelerator.num_processes, "weights": weights, "metrics": metrics}
+
+
+def worker(out: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    result = train(accelerator)
     if accelerator.is_main_process:
-        weights = weights_of(accelerator.unwrap_model(updater.model)).tolist()
-        out.write_text(json.dumps({"processes": accelerator.num_processes, "weights": weights, "metrics": metrics}))
+        out.write_text(json.dumps(result))
+    # Gloo hangs when one process takes the group down while another is still busy.
     accelerator.wait_for_everyone()
     accelerator.end_training()
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from igrpo_theory.growth import GrowthRule
@@ -28,7 +28,7 @@ from igrpo_train.errors import run_command
 from igrpo_train.folders import new_folder
 from igrpo_train.learn.supervised import SupervisedRow, SupervisedSettings, bucket_batches, train_supervised
 from igrpo_train.miniature.dataset import miniature_questions
-from igrpo_train.miniature.demonstrations import CLEAN, CLEAN_WITH_GUESSES, Noise, demonstrate, encode_row
+from igrpo_train.miniature.demonstrations import CLEAN_WITH_GUESSES, Noise, demonstrate, encode_row
 from igrpo_train.miniature.protocol import MAX_TOKENS
 from igrpo_train.miniature.retriever import FactSearch, MiniatureRetriever
 from igrpo_train.miniature.settings import AGENT, SCORING
@@ -60,6 +60,8 @@ class Build:
     """First share of the steps: questions of one hop, no mistakes."""
     clean_share: float = 0.5
     """Share of the steps after which the mistakes begin."""
+    context_weight: float = 0.3
+    """Loss weight of the words of the context before the mistakes begin: names that come again teach copying."""
     batch_tokens: int = 1280
     """Tokens a batch, padding included."""
     measure_questions: int = 100
@@ -134,7 +136,7 @@ def demonstration_batches(build: Build, index: dict[str, int]) -> Iterator[list[
             world, hops = rng.integers(len(worlds)), rng.integers(1 if first else DEPTH)
             choices = routes[world][hops]
             episode = demonstrate(searches[world], choices[rng.integers(len(choices))], noise, rng)
-            rows += [encode_row(row, index) for row in episode]
+            rows += [encode_row(row, index, build.context_weight if clean else 0.0) for row in episode]
         batches = bucket_batches(rows, build.batch_tokens, rng)
         done += len(batches)
         yield from batches

@@ -201,16 +201,21 @@ def _guess(route: Route, found: list[Name], noise: Noise, rng: np.random.Generat
     return listed[rng.integers(len(listed))]
 
 
-def encode_row(row: DemonstrationRow, index: dict[str, int]) -> SupervisedRow:
+def encode_row(row: DemonstrationRow, index: dict[str, int], context_weight: float = 0.0) -> SupervisedRow:
     """Words to ids; equals what the tokenizer makes of them.
 
     Args:
         row: the turn.
         index: word -> id, the tokenizer's vocabulary.
+        context_weight: loss weight of the words of the context; 0 leaves them out.
     """
+    context = tuple(index[word] for word in row.context.split())
     response = tuple(index[word] for word in row.response.split())
+    weights = (row.weight,) * len(response)
+    if context_weight == 0:
+        return SupervisedRow(context_ids=context, response_ids=response, weights=weights)
     return SupervisedRow(
-        context_ids=tuple(index[word] for word in row.context.split()),
-        response_ids=response,
-        weights=(row.weight,) * len(response),
+        context_ids=context[:1],
+        response_ids=context[1:] + response,
+        weights=(context_weight,) * (len(context) - 1) + weights,
     )

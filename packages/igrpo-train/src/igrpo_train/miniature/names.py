@@ -12,6 +12,7 @@ from functools import cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+
 from igrpo_theory.randomness import text_key
 
 Split = Literal["warm", "train", "validation", "test"]

@@ -10,6 +10,7 @@ Source: ours. Example:
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from igrpo_train.miniature.dataset import fact_passage, parse_spec
 from igrpo_train.miniature.names import Name
@@ -51,7 +52,7 @@ class FactSearch:
         for word in dict.fromkeys(words):
             for name in self._by_word.get(word, ()):
                 titles[name] = titles.get(name, 0.0) + _TITLE_WORD
-        for pair in set(zip(words, words[1:], strict=False)):
+        for pair in set(pairwise(words)):
             if Name(*pair) in titles:
                 titles[Name(*pair)] += _TITLE_IN_ORDER
         scored = [

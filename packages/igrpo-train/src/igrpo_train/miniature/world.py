@@ -18,8 +18,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from igrpo_theory.randomness import text_key
 
+from igrpo_theory.randomness import text_key
 from igrpo_train.miniature.names import Name, NameDrawer, Split
 
 
