@@ -66,7 +66,10 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
-    lines = ["| phase | seconds a step | share of the step | tokens a step | tokens a second |", "|---|---|---|---|---|"]
+    lines = [
+        "| phase | seconds a step | share of the step | tokens a step | tokens a second |",
+        "|---|---|---|---|---|",
+    ]
     for phase in PHASES:
         seconds, tokens = figures["seconds"][phase], figures["tokens"][phase]
         rate = f"{tokens / seconds:,.0f}" if tokens and seconds else "-"

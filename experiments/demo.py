@@ -10,7 +10,6 @@ Evaluate on held-out questions, train by the recipe, evaluate again. CPU, 2 core
 import json
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +78,7 @@ def run(arguments: Arguments) -> dict[str, Any]:
     questions = held_out(recipes["igrpo"], arguments.per_hop)
     console.print(f"before: {len(questions)} held-out questions", highlight=False)
     before = measure(recipes["igrpo"], questions, folder=None)
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for arm, recipe in recipes.items():
         seconds = _train(recipe, arm, resume=arguments.resume and Path(recipe.run.folder).exists())
         results[arm] = {"after": measure(recipe, questions, _newest(recipe)), "train_seconds": seconds}
@@ -96,15 +95,16 @@ def held_out(recipe: Recipe, per_hop: int) -> list[Question]:
     """The first questions of each number of hops of the test world, whose names no training question holds."""
     spec = recipe.data.train.replace("/train", "/test")
     questions = load_questions(spec, recipe.data.hops)
-    return [q for hops in sorted({q.hops for q in questions}) for q in [x for x in questions if x.hops == hops][:per_hop]]
+    return [
+        q for hops in sorted({q.hops for q in questions}) for q in [x for x in questions if x.hops == hops][:per_hop]
+    ]
 
 
 def measure(recipe: Recipe, questions: Sequence[Question], folder: Path | None) -> dict[str, list[Summary]]:
     """Sampled and greedy exact match of a checkpoint, or of the recipe's starting policy."""
     set_threads(recipe)
     policy = load_policy(recipe.model, folder=folder)
-    corpus = recipe.data.corpus.replace("/train", "/test")
-    agent = build_agent(policy, load_retriever(corpus, recipe.retrieval), recipe)
+    agent = build_agent(policy, load_retriever(recipe.data.corpus, recipe.retrieval), recipe)
     return {
         name: summarise(
             evaluate(
@@ -130,7 +130,9 @@ def summarise_demo(
         return {
             f"em_{when}": overall.mean,
             f"em_{when}_ci": [overall.low, overall.high],
-            f"em_{when}_by_hops": {s.group: s.exact_match.mean for s in measured["sampled"] if s.group.startswith("hops")},
+            f"em_{when}_by_hops": {
+                s.group: s.exact_match.mean for s in measured["sampled"] if s.group.startswith("hops")
+            },
             f"greedy_{when}": measured["greedy"][0].exact_match.mean,
         }
 
@@ -185,4 +187,4 @@ def _table(before: dict[str, list[Summary]], after: dict[str, dict[str, list[Sum
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

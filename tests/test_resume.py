@@ -14,7 +14,11 @@ import pytest
 def _start(arguments):
     command = [sys.executable, "-m", "igrpo_train", *arguments]
     return subprocess.Popen(
-        command, env={**os.environ, "JAXTYPING_DISABLE": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**os.environ, "JAXTYPING_DISABLE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -32,7 +36,11 @@ def _wait_for_step(arguments, step, process):
     deadline = time.monotonic() + 120
     path = _folder(arguments) / "metrics.jsonl"
     while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and any(json.loads(line)["step"] >= step for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")):
+        if path.exists() and any(
+            json.loads(line)["step"] >= step
+            for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ):
             return
         time.sleep(0.02)
     pytest.fail(f"the run did not reach step {step}: {process.communicate()[0]}")

@@ -117,8 +117,12 @@ def test_a_resumed_run_makes_bitwise_the_same_update(
     assert resumed.step == 2
     assert resumed.update(rows_of(2), step_key=2) == expected
     assert torch.equal(weights_of(resumed.model), weights_of(straight.model))
-    again = AutoTokenizer.from_pretrained(loaded.folder)
-    assert again("w3 w1 w22")["input_ids"] == [3, 1, 22]
+
+
+def test_the_tokenizer_is_saved_beside_the_policy(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    # Not with a Qwen2 policy: there transformers replaces a tokenizer of another kind by Qwen2's own.
+    saved = checkpoint.save(tmp_path, state_at(1), make_updater(tiny_model("llama")), tokenizer)
+    assert AutoTokenizer.from_pretrained(saved)("w3 w1 w22")["input_ids"] == [3, 1, 22]
 
 
 def test_the_newest_ones_and_the_best_one_are_kept(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:

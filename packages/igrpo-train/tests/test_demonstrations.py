@@ -53,15 +53,15 @@ def test_contexts_extend_each_other_by_real_search_results(show, toy_tokenizer, 
     contexts = [toy_tokenizer.decode(row.context_ids) for row in rows]
     responses = [toy_tokenizer.decode(row.response_ids) for row in rows]
     assert responses == [
-        "<think> First I look up Ghent. </think>\n<search>Ghent</search>",
-        "<think> Next I look up Ann Peters. </think>\n<search>Ann Peters</search>",
+        "<think> I look up Ghent. </think>\n<search>Ghent</search>",
+        "<think> I look up Ann Peters. </think>\n<search>Ann Peters</search>",
         "<think> I have read about Ghent and Ann Peters. </think>\n<answer>Paris</answer>",
     ]
     tail = "<|im_end|>\n<|im_start|>assistant\n"
     assert contexts[0].endswith("Q: where was the mayor of Ghent born?\n" + tail)
     assert "<information>Doc 1(Title: Ghent) Ghent is a city whose mayor is Ann Peters.\n</information>" in contexts[1]
     assert "<information>Doc 1(Title: Ann Peters) Ann Peters was born in Paris.\n</information>" in contexts[2]
-    assert ("First I look up" in contexts[2]) == (history == "everything")
+    assert ("I look up Ghent" in contexts[2]) == (history == "everything")
     num_tail = len(toy_tokenizer(tail, add_special_tokens=False)["input_ids"]) if history == "documents" else 0
     for before, after in pairwise(rows):
         kept = len(before.context_ids) - num_tail
@@ -108,7 +108,7 @@ def test_shares_are_shares(show, toy_tokenizer):
     rows = show(questions, manner={"question_share": 0.5, "preamble_share": 0.5, "early_share": 0.5}).rows
     texts = [toy_tokenizer.decode(row.response_ids) for row in rows]
     counts = [
-        sum(text.startswith("<think> First I search for the question itself") for text in texts),
+        sum(text.startswith("<think> I search for the question itself") for text in texts),
         sum(text.startswith(_PREAMBLE) and text.endswith("</answer>") for text in texts),
         sum(0.0 in row.weights for row in rows),
     ]

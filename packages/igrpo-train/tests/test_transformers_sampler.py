@@ -98,35 +98,44 @@ def test_sampling_follows_the_model(sampler, toy_model):
     assert stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-6
 
 
-class _Scripted:
-    """Stands for a model: always continues with a given text, whatever the context."""
+@pytest.fixture
+def scripted(toy_model):
+    """A model that always continues with a given text, whatever the context."""
+    from transformers import Qwen2ForCausalLM
 
-    def __init__(self, model, script):
-        self._model, self._script = model, script
-        self.generation_config, self.device = model.generation_config, model.device
-        self.calls = 0
+    class Scripted(Qwen2ForCausalLM):
+        script: tuple[int, ...]
+        calls = 0
 
-    def __call__(self, **inputs):
-        output = self._model(**inputs)
-        output.logits[:] = -100.0
-        output.logits[:, -1, self._script[min(self.calls, len(self._script) - 1)]] = 100.0
-        self.calls += 1
-        return output
+        def forward(self, **inputs):
+            output = super().forward(**inputs)
+            output.logits[:] = -100.0
+            output.logits[:, -1, self.script[min(self.calls, len(self.script) - 1)]] = 100.0
+            self.calls += 1
+            return output
+
+    return Scripted(toy_model.config).eval()
 
 
 @pytest.mark.parametrize(
     ("text", "finish"),
-    [("<search>Ghent</search>", "stop"), ("x</ANSWER>", "stop"), ("a > b </think>", "length"), ("end<|im_end|>", "eos")],
+    [
+        ("<search>Ghent</search>", "stop"),
+        ("x</ANSWER>", "stop"),
+        ("a > b </think>", "length"),
+        ("end<|im_end|>", "eos"),
+    ],
 )
-def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(toy_model, toy_tokenizer, text, finish):
+def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(scripted, toy_tokenizer, text, finish):
     from igrpo_train.search.transformers_sampler import TransformersSampler
 
     script = toy_tokenizer(text, add_special_tokens=False)["input_ids"]
-    sampler = TransformersSampler(_Scripted(toy_model, [*script, 5]), toy_tokenizer)
+    scripted.script = (*script, 5)
+    sampler = TransformersSampler(scripted, toy_tokenizer)
     prefix = sampler.prefill(None, np.arange(1), [(5, 6)])
     keys = np.zeros(1, dtype=np.uint64)
-    sampler.model.calls = 0
-    # The prefilled row holds logits of the script's first token as well, so start from a one-token tail.
+    # Prefilling used up the script's first token.
+    scripted.calls = 0
     limit = len(script) + 5 if finish != "length" else len(script)
     [completion] = sampler.generate(prefix, np.array([0]), [(7,)], keys, temperature=0.0, max_tokens=limit)
     assert completion.finish == finish

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 
-
 class ScriptedSampler:
     """Writes by question, depth and child number; keeps contexts as plain ids and records all it is asked."""
 
@@ -22,7 +21,9 @@ class ScriptedSampler:
 
         contexts = [prefix[row] + tuple(tail) for row, tail in zip(rows, tails, strict=True)]
         self.generated.append(contexts)
-        texts = [self.write(self.tokenizer.decode(context), int(key)) for context, key in zip(contexts, keys, strict=True)]
+        texts = [
+            self.write(self.tokenizer.decode(context), int(key)) for context, key in zip(contexts, keys, strict=True)
+        ]
         ids = [tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])[:max_tokens] for text in texts]
         return [Completion(i, (-0.5,) * len(i), "stop") for i in ids]
 
@@ -68,7 +69,9 @@ def grow(toy_tokenizer):
 def _by_progress(text, key):
     """Search twice, then answer."""
     found = text.split("Question:")[-1].count("<information>")
-    return ["<search>mayor of Ghent</search>", "<search>capital of Norway</search>", "<answer>Oslo</answer>"][min(found, 2)]
+    return ["<search>mayor of Ghent</search>", "<search>capital of Norway</search>", "<answer>Oslo</answer>"][
+        min(found, 2)
+    ]
 
 
 @pytest.mark.parametrize("history", ["documents", "everything"])

@@ -141,14 +141,8 @@ def demonstrate(
             lead to an answer.
     """
     _check_preamble(prompting.scoring)
-    scripts: list[_Script] = []
     skipped: Counter[str] = Counter()
-    for question, draws in zip(questions, _draws(questions, seed, words=2), strict=True):
-        script = _write(question, prompting, manner, draws)
-        if isinstance(script, str):
-            skipped[script] += 1
-        else:
-            scripts.append(script)
+    scripts = list(_scripts(questions, prompting, manner, seed, skipped))
     rows: list[SupervisedRow] = []
     whole: set[int] = set()
     if scripts:
@@ -221,6 +215,18 @@ def _draws(questions: Sequence[Question], seed: int, words: int) -> Float[np.nda
     return uniforms(keys[:, None], Stream.PROPOSAL, np.arange(words))
 
 
+def _scripts(
+    questions: Sequence[Question], prompting: Prompting, manner: Manner, seed: int, skipped: Counter[str]
+) -> Iterator[_Script]:
+    """Scripts of the questions that can have one; the reasons of the others are counted in `skipped`."""
+    for question, draws in zip(questions, _draws(questions, seed, words=2), strict=True):
+        script = _write(question, prompting, manner, draws)
+        if isinstance(script, str):
+            skipped[script] += 1
+        else:
+            yield script
+
+
 def _write(question: Question, prompting: Prompting, manner: Manner, draws: Float[np.ndarray, " W"]) -> _Script | str:
     """The script of a question, or why it has none."""
     titles, named = gold_titles(question)
@@ -228,10 +234,10 @@ def _write(question: Question, prompting: Prompting, manner: Manner, draws: Floa
         return "no gold passages"
     if len(titles) >= prompting.agent.max_turns:
         return "more gold passages than searches in agent.max_turns"
-    responses = [_search(title, "Next" if turn else "First") for turn, title in enumerate(titles)]
+    responses = [f"<think> I look up {title}. </think>\n<search>{title}</search>" for title in titles]
     if not named or draws[0] < manner.question_share:
         query = question.text.strip()
-        responses[0] = f"<think> First I search for the question itself. </think>\n<search>{query}</search>"
+        responses[0] = f"<think> I search for the question itself. </think>\n<search>{query}</search>"
     if draws[1] < manner.preamble_share:
         responses.append(_preamble_answer(prompting.scoring.preamble, question.answers[0]))
     else:
@@ -242,10 +248,6 @@ def _write(question: Question, prompting: Prompting, manner: Manner, draws: Floa
     if not all(parse_action(text).valid for text in responses):
         return "tags of the protocol in its own text"
     return _Script(question, tuple(responses))
-
-
-def _search(title: str, order: str) -> str:
-    return f"<think> {order} I look up {title}. </think>\n<search>{title}</search>"
 
 
 def _encode(prompting: Prompting, text: str) -> tuple[int, ...]:

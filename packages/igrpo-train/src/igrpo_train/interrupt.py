@@ -4,7 +4,6 @@ import logging
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +20,7 @@ class Interrupt:
         self._message = message
         self._previous: dict[int, object] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Interrupt":
         # Only the main thread may set handlers; elsewhere a signal stops the run at once.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -40,7 +40,7 @@ class Rollout(NamedTuple):
 
     def predictions(self) -> list[str | None]:
         """Answer of each path, None for paths without one."""
-        return [_answer(self.tree, leaf) for leaf in self.paths.leaf]
+        return [_answer(self.tree, leaf) for leaf in self.paths.leaf.tolist()]
 
 
 def collect(
@@ -70,7 +70,7 @@ def collect(
     grown: Growth[SearchNode] = grow(world, roots, keys, rule)
     tree = grown.tree
     paths = root_to_leaf_paths(tree)
-    predictions = [_answer(tree, leaf) for leaf in paths.leaf]
+    predictions = [_answer(tree, leaf) for leaf in paths.leaf.tolist()]
     grades = [
         exact_match(prediction, questions[slot].answers)
         for prediction, slot in zip(predictions, paths.question, strict=True)

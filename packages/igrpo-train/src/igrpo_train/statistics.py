@@ -83,7 +83,10 @@ def expansion_metrics(
 
 
 def group_metrics(
-    rollout: Rollout, rewards: Float[np.ndarray, " P"], keep: Bool[np.ndarray, " P"], penalties: Float[np.ndarray, "P D"]
+    rollout: Rollout,
+    rewards: Float[np.ndarray, " P"],
+    keep: Bool[np.ndarray, " P"],
+    penalties: Float[np.ndarray, "P D"],
 ) -> dict[str, float]:
     """Reward parts, and groups that teach nothing or only noise.
 

@@ -129,7 +129,9 @@ class Trainer:
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
             updated = self.updater.update(rows, key)
             phase.tokens += sum(row.num_tokens for row in rows)
-        metrics = tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
+        metrics = (
+            tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
+        )
         metrics["time/step_s"] = time.perf_counter() - start
         return metrics | self.phases.take()
 
@@ -138,7 +140,9 @@ class Trainer:
         config = self.recipe.validation
         rule = GrowthRule(budget=1, cap=1, gamma=0.0, criterion="zero", turn_limit=self.recipe.agent.max_turns)
         start = time.perf_counter()
-        keys = question_keys(config.seed, 0, np.arange(len(self.held_out)), [q.id for q in self.held_out])
+        ids = [question.id for question in self.held_out]
+        # Slot 0 for all, as in igrpo_eval: what is drawn for a question depends on its id, not on its place.
+        keys = question_keys(config.seed, 0, np.zeros(len(ids), dtype=np.int64), ids)
         graded: list[float] = []
         size = self.recipe.questions_per_step * self.recipe.tree.budget
         for first in range(0, len(self.held_out), size):

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from igrpo_theory.growth import GrowthRule
@@ -83,15 +83,17 @@ class Build:
         check("one_hop_share", self.one_hop_share, ordered, "between 0 and clean_share, and that at most 1")
 
 
-def build_model(num_words: int, seed: int) -> Qwen2ForCausalLM:
+def build_model(num_words: int, seed: int) -> LlamaForCausalLM:
     """A transformer of about 130 thousand parameters, its weights drawn from a seed of its own.
+
+    A Llama, since `AutoTokenizer` gives some other architectures a tokenizer class of their own.
 
     Args:
         num_words: size of the vocabulary.
         seed: of the weights.
     """
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
+    model = LlamaForCausalLM(
+        LlamaConfig(
             vocab_size=num_words,
             hidden_size=64,
             intermediate_size=128,
@@ -107,11 +109,10 @@ def build_model(num_words: int, seed: int) -> Qwen2ForCausalLM:
     )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weights in sorted(model.named_parameters()):
+        # All other weights are gains of norms, and start at 1 anyway.
+        for _, weights in sorted(model.named_parameters()):
             if weights.dim() == 2:
                 weights.normal_(std=0.05, generator=generator)
-            else:
-                weights.fill_(0.0 if name.endswith("bias") else 1.0)
     return model
 
 

@@ -48,6 +48,20 @@ def parse_spec(spec: str) -> MiniatureSpec:
     return MiniatureSpec(leak=found[1] == "leak", split=cast(Split, found[2]))
 
 
+def corpus_worlds(spec: str) -> list[World]:
+    """The knowledge bases behind a corpus: `miniature:leak/train+validation` joins splits, whose names are disjoint.
+
+    Raises:
+        ValueError: the specification is not one.
+
+    Example:
+        >>> len(corpus_worlds("miniature:leak/train+test"))
+        2
+    """
+    names, slash, splits = spec.partition("/")
+    return [parse_spec(f"{names}{slash}{split}").world for split in splits.split("+")]
+
+
 def fact_passage(fact: Fact) -> Passage:
     """The document that states a fact."""
     title = str(fact.subject)
@@ -55,7 +69,7 @@ def fact_passage(fact: Fact) -> Passage:
 
 
 def miniature_corpus(spec: str) -> list[Passage]:
-    """All documents of a world, one a fact.
+    """All documents of one or several worlds, one a fact; see `corpus_worlds`.
 
     Raises:
         ValueError: the specification is not one.
@@ -64,7 +78,7 @@ def miniature_corpus(spec: str) -> list[Passage]:
         >>> len(miniature_corpus("miniature:leak/train"))
         1120
     """
-    return [fact_passage(fact) for pair in parse_spec(spec).world.facts.values() for fact in pair]
+    return [fact_passage(fact) for world in corpus_worlds(spec) for pair in world.facts.values() for fact in pair]
 
 
 def miniature_questions(spec: str) -> list[Question]:

@@ -12,7 +12,7 @@ Source: ours. Example:
 from collections.abc import Sequence
 from itertools import pairwise
 
-from igrpo_train.miniature.dataset import fact_passage, parse_spec
+from igrpo_train.miniature.dataset import corpus_worlds, fact_passage
 from igrpo_train.miniature.names import Name
 from igrpo_train.miniature.world import Fact, World
 from igrpo_train.question import Passage
@@ -26,14 +26,14 @@ class FactSearch:
     """Looks facts of a world up by the words of a query.
 
     Args:
-        world: the knowledge base.
+        worlds: one or several knowledge bases without a name in common.
     """
 
-    def __init__(self, world: World) -> None:
-        self._facts = world.facts
-        self._rank = {name: rank for rank, name in enumerate(world.facts)}
+    def __init__(self, *worlds: World) -> None:
+        self._facts = {name: facts for world in worlds for name, facts in world.facts.items()}
+        self._rank = {name: rank for rank, name in enumerate(self._facts)}
         self._by_word: dict[str, list[Name]] = {}
-        for name in world.facts:
+        for name in self._facts:
             for word in name:
                 self._by_word.setdefault(word, []).append(name)
 
@@ -64,14 +64,14 @@ class FactSearch:
 
 
 class MiniatureRetriever:
-    """The retriever of a miniature world.
+    """The retriever of miniature worlds.
 
     Args:
-        spec: such as `miniature:leak/train`.
+        spec: such as `miniature:leak/train`, or `miniature:leak/train+test` for both.
     """
 
     def __init__(self, spec: str) -> None:
-        self._facts = FactSearch(parse_spec(spec).world)
+        self._facts = FactSearch(*corpus_worlds(spec))
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """At most `top_k` passages a query, best first; an empty list where nothing matches."""

@@ -93,9 +93,10 @@ class Prompting:
             raise ValueError(f"question {question.id!r} holds the reserved character U+241E: remove it")
         content = self.agent.template.replace("{question}", question.text.strip()).replace("{history}", _MARK)
         if self.agent.chat:
-            content = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-            )
+            messages = [{"role": "user", "content": content}]
+            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            assert isinstance(rendered, str)
+            content = rendered
         before, after = content.split(_MARK)
         if self.agent.history == "everything":
             before, after = before + after, ""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from igrpo_theory.tree import RolloutTree
-
 from igrpo_train.question import Question
 from igrpo_train.search.agent import Action
 

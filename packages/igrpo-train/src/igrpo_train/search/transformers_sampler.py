@@ -52,9 +52,7 @@ class TransformersSampler:
         self._may_close = np.array([">" in text for text in texts], dtype=bool)
 
     @torch.no_grad()
-    def prefill(
-        self, base: CachedRows | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]
-    ) -> CachedRows:
+    def prefill(self, base: CachedRows | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]) -> CachedRows:
         """See `Sampler.prefill`; selected rows are copied, so `base` stays usable."""
         return self._append(None if base is None else _select(base, rows), segments, logits_to_keep=1)[0]
 
@@ -122,8 +120,9 @@ class TransformersSampler:
             return "eos"
         if last < len(self._may_close) and not self._may_close[last]:
             return ""
-        text = self.tokenizer.decode(token_ids[-_STOP_WINDOW:]).lower()
-        return "stop" if any(stop in text for stop in STOP_STRINGS) else ""
+        text = self.tokenizer.decode(token_ids[-_STOP_WINDOW:])
+        assert isinstance(text, str)
+        return "stop" if any(stop in text.lower() for stop in STOP_STRINGS) else ""
 
     def _append(
         self, state: CachedRows | None, segments: Sequence[Tokens], *, logits_to_keep: int
@@ -154,8 +153,8 @@ class TransformersSampler:
         last = output.logits[:, -1]
         if state is not None and state.last_logits is not None:
             last = torch.where(new.any(1)[:, None], last, state.last_logits)
-        layers = [(layer.keys, layer.values) for layer in cache.layers]
-        return CachedRows(layers, valid, last), output.logits
+        layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]  # all are dynamic
+        return CachedRows(layers, valid, last), output.logits  # type: ignore[arg-type]
 
 
 def _draw(

@@ -92,7 +92,7 @@ class SearchWorld:
             return np.zeros(0)
         frontier = self._advance(tree, np.unique(nodes))
         with self._phases.measure("scoring") as phase:
-            prompts = [self._prompt(tree, node) for node in nodes]
+            prompts = [self._prompt(tree, node) for node in nodes.tolist()]
             scores = self._agent.scorer.score(
                 frontier.prefix,
                 frontier.rows(nodes),
@@ -109,7 +109,7 @@ class SearchWorld:
         return prompt
 
     def _tails(self, tree: SearchTree, nodes: Int[np.ndarray, " n"]) -> list[tuple[int, ...]]:
-        return [self._prompt(tree, node).tail_ids for node in nodes]
+        return [self._prompt(tree, node).tail_ids for node in nodes.tolist()]
 
     def _advance(self, tree: SearchTree, nodes: Int[np.ndarray, " n"]) -> _Frontier:
         """Make sure that the frontier holds `nodes` (ascending, one depth), extending their parents' prefixes."""
@@ -118,11 +118,12 @@ class SearchWorld:
             return held
         with self._phases.measure("prefill") as phase:
             if tree.depth[nodes[0]] == 0:
-                segments = [self._prompt(tree, node).head_ids for node in nodes]
+                segments = [self._prompt(tree, node).head_ids for node in nodes.tolist()]
                 prefix = self._agent.sampler.prefill(None, np.arange(len(nodes)), segments)
             else:
                 assert held is not None
-                segments = [turn.history_ids for turn in (tree.payload[node] for node in nodes)]  # type: ignore[union-attr]
+                turns = [tree.payload[node] for node in nodes]
+                segments = [turn.history_ids for turn in turns if isinstance(turn, Turn)]
                 prefix = self._agent.sampler.prefill(held.prefix, held.rows(tree.parent[nodes]), segments)
             phase.tokens += sum(map(len, segments))
         self._frontier = _Frontier(prefix, nodes)
