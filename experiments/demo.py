@@ -23,6 +23,7 @@ from rich.table import Table
 from experiments.curves import draw_curves
 from igrpo_eval.evaluate import evaluate
 from igrpo_eval.metrics import Summary, summarise
+from igrpo_eval.selection import limit_questions
 from igrpo_train.__main__ import headline
 from igrpo_train.config import Recipe
 from igrpo_train.data import load_questions, load_retriever
@@ -92,12 +93,9 @@ def run(arguments: Arguments) -> dict[str, Any]:
 
 
 def held_out(recipe: Recipe, per_hop: int) -> list[Question]:
-    """The first questions of each number of hops of the test world, whose names no training question holds."""
+    """Questions of the test world, whose names no training question holds: as many of each number of hops."""
     spec = recipe.data.train.replace("/train", "/test")
-    questions = load_questions(spec, recipe.data.hops)
-    return [
-        q for hops in sorted({q.hops for q in questions}) for q in [x for x in questions if x.hops == hops][:per_hop]
-    ]
+    return [q for hops in recipe.data.hops for q in limit_questions(load_questions(spec, (hops,)), per_hop)]
 
 
 def measure(recipe: Recipe, questions: Sequence[Question], folder: Path | None) -> dict[str, list[Summary]]:
@@ -126,13 +124,11 @@ def summarise_demo(
     """The figures of `summary.json`; exact match in [0, 1], with 95% bootstrap intervals over questions."""
 
     def figures(when: str, measured: dict[str, list[Summary]]) -> dict[str, Any]:
-        overall = measured["sampled"][0].exact_match
+        overall, *groups = measured["sampled"]
         return {
-            f"em_{when}": overall.mean,
-            f"em_{when}_ci": [overall.low, overall.high],
-            f"em_{when}_by_hops": {
-                s.group: s.exact_match.mean for s in measured["sampled"] if s.group.startswith("hops")
-            },
+            f"em_{when}": overall.exact_match.mean,
+            f"em_{when}_ci": [overall.exact_match.low, overall.exact_match.high],
+            f"em_{when}_by_hops": {group.group: group.exact_match.mean for group in groups},
             f"greedy_{when}": measured["greedy"][0].exact_match.mean,
         }
 

@@ -62,11 +62,12 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
 
     Args:
         config: which model, in which number format.
-        folder: a checkpoint to load instead of `config.path`.
+        folder: a checkpoint to load instead of `config.path`; in float32, as the updater wrote it.
 
     Raises:
         FileNotFoundError: see `resolve_model`.
     """
     source = resolve_model(config.path) if folder is None else str(folder)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[config.dtype])
+    dtype = _DTYPES[config.dtype] if folder is None else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     return Policy(model, AutoTokenizer.from_pretrained(source))

@@ -63,7 +63,10 @@ class Trainer:
             self.held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
         retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
         restored = self._restore() if resume else None
-        self.accelerator = Accelerator(cpu=recipe.model.device == "cpu")
+        # Weights stay in float32, so that small steps are not rounded away; only activations are in half precision.
+        self.accelerator = Accelerator(
+            cpu=recipe.model.device == "cpu", mixed_precision="bf16" if recipe.model.dtype == "bfloat16" else "no"
+        )
         if self.accelerator.num_processes > 1:
             raise ValueError(f"training must run in one process, got {self.accelerator.num_processes}: launch one")
         policy = load_policy(recipe.model, folder=None if restored is None else restored.folder)
