@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from igrpo_train.config import Model
 
@@ -67,6 +68,8 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
     Raises:
         FileNotFoundError: see `resolve_model`.
     """
+    # Our own progress line is the only one.
+    transformers_logging.disable_progress_bar()
     source = resolve_model(config.path) if folder is None else str(folder)
     dtype = _DTYPES[config.dtype] if folder is None else torch.float32
     model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)

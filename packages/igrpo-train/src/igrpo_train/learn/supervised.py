@@ -18,6 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from igrpo_train.checks import check_fields, count, positive
+
 
 class SupervisedRow(NamedTuple):
     """One response in its context."""
@@ -68,10 +70,8 @@ class SupervisedSettings:
         Raises:
             ValueError: with the field and the value.
         """
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}: nothing is learnt in no step")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}: try 1e-5 for a large model")
+        check_fields("", self, "steps", count, "at least 1")
+        check_fields("", self, "learning_rate max_grad_norm", positive, "finite and above 0")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 0.
