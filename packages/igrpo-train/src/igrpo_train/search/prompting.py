@@ -71,6 +71,7 @@ class Prompting:
         self.tokenizer = tokenizer
         self.agent = agent
         self.scoring = scoring
+        self._forced: dict[str, ForcedAnswer] = {}
         self._open_ids = self._encode(agent.observation_open)
         self._close_ids = self._encode(agent.observation_close)
 
@@ -150,9 +151,12 @@ class Prompting:
 
         Tokens count as the answer's when their characters overlap it, as in the official scorer.
         """
+        if answer in self._forced:
+            return self._forced[answer]
         text = self.scoring.preamble + answer
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         start = len(self.scoring.preamble)
         gold = np.array([end > start for _, end in encoded["offset_mapping"]], dtype=bool)
         assert gold.any(), answer
-        return ForcedAnswer(tuple(encoded["input_ids"]), gold)
+        self._forced[answer] = ForcedAnswer(tuple(encoded["input_ids"]), gold)
+        return self._forced[answer]

@@ -63,19 +63,23 @@ class TransformersSampler:
         """See `Sampler.score`; nothing of the continuations stays in the cache."""
         if not len(rows):
             return []
-        width = max(len(continuation) for continuation in continuations)
-        selected = _select(prefix, rows)
+        # Nothing is written to a cache in place, so the whole frontier needs no copy.
+        whole = len(rows) == len(prefix.valid) and np.array_equal(rows, np.arange(len(rows)))
+        selected = prefix if whole else _select(prefix, rows)
         assert selected.last_logits is not None
+        width = max(map(len, continuations))
         _, logits = self._append(selected, continuations, logits_to_keep=width)
         assert logits is not None
-        scored = []
-        for row, continuation in enumerate(continuations):
-            length = len(continuation)
-            predicting = torch.cat([selected.last_logits[row, None], logits[row, width - length : width - 1]])
-            logprobs = torch.log_softmax(predicting.float(), dim=-1)
-            targets = torch.tensor(continuation, device=logprobs.device)[:, None]
-            scored.append(logprobs.gather(1, targets)[:, 0].double().cpu().numpy())
-        return scored
+        forced = torch.from_numpy(_left_padded(continuations, width, self._pad_id)[0]).to(logits.device)
+        logprobs = [_token_logprobs(selected.last_logits, forced[:, 0])]
+        logprobs += [_token_logprobs(logits[:, column - 1], forced[:, column]) for column in range(1, width)]
+        values = torch.stack(logprobs, dim=1)
+        # A shorter continuation starts further right, but its first token is still predicted by the prefix.
+        firsts = torch.tensor([width - len(continuation) for continuation in continuations], device=logits.device)
+        first_ids = forced.gather(1, firsts[:, None])[:, 0]
+        values.scatter_(1, firsts[:, None], _token_logprobs(selected.last_logits, first_ids)[:, None])
+        table = values.double().cpu().numpy()
+        return [table[row, width - len(continuation) :] for row, continuation in enumerate(continuations)]
 
     @torch.no_grad()
     def generate(
@@ -133,11 +137,7 @@ class TransformersSampler:
             assert state is not None, "a context needs at least one token"
             return state, None
         device = self.model.device
-        block = np.full((len(segments), width), self._pad_id)
-        fresh = np.zeros((len(segments), width), dtype=bool)
-        for row, segment in enumerate(segments):
-            block[row, width - len(segment) :] = segment
-            fresh[row, width - len(segment) :] = True
+        block, fresh = _left_padded(segments, width, self._pad_id)
         new = torch.from_numpy(fresh).to(device)
         valid = new if state is None else torch.cat([state.valid, new], dim=1)
         positions = (valid.cumsum(1) - 1).clamp_min(0)[:, -width:]
@@ -155,6 +155,24 @@ class TransformersSampler:
             last = torch.where(new.any(1)[:, None], last, state.last_logits)
         layers = [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]  # all are dynamic
         return CachedRows(layers, valid, last), output.logits  # type: ignore[arg-type]
+
+
+def _left_padded(
+    segments: Sequence[Tokens], width: int, pad_id: int
+) -> tuple[Int[np.ndarray, "n width"], Bool[np.ndarray, "n width"]]:
+    """Segments as one block, and which of its cells hold a token."""
+    block = np.full((len(segments), width), pad_id)
+    filled = np.zeros((len(segments), width), dtype=bool)
+    for row, segment in enumerate(segments):
+        block[row, width - len(segment) :] = segment
+        filled[row, width - len(segment) :] = True
+    return block, filled
+
+
+def _token_logprobs(logits: Float[Tensor, "R V"], tokens: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+    """Log-probability of one id a row."""
+    chosen = logits.gather(1, tokens[:, None])[:, 0]
+    return chosen.float() - torch.logsumexp(logits.float(), dim=-1)
 
 
 def _draw(
