@@ -91,11 +91,11 @@ def test_shipped_policies_search_and_leave_something_to_learn(name):
     from igrpo_train.miniature.build import measure
     from igrpo_train.policy import load_policy
 
-    measured = measure(load_policy(Model(path=f"miniature:{name}", dtype="float32")), f"miniature:{name}/test", 40)
+    measured = measure(load_policy(Model(path=f"miniature:{name}", dtype="float32")), f"miniature:{name}/test", 60)
     # Fixed questions and keys: these numbers repeat; the margins are for other versions of torch.
-    assert 0.2 < measured["sampled"]["1_hop"] < 0.7
+    assert 0.15 < measured["sampled"]["1_hop"] < 0.7
     assert measured["sampled"]["3_hop"] < 0.3
-    assert measured["greedy"]["2_hop"] > 0.1
+    assert measured["greedy"]["2_hop"] > 0.05
 
 
 @pytest.mark.parametrize("name", NAMES)

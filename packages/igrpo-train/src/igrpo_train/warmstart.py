@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 class WarmStart:
     """How long the supervised start is, and what it shows."""
 
-    steps: int = 100
+    steps: int = 120
     """Optimiser steps."""
     learning_rate: float = 1e-4
     """Peak learning rate."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises."""
-    tokens_per_batch: int = 2048
+    tokens_per_batch: int = 1024
     """Tokens of one step, padding included."""
     questions: int = 1000
     """Most questions to demonstrate, taken from those that training comes to last; 0 takes all."""

@@ -163,7 +163,7 @@ def build_policy(build: Build, on_step: Callable[[int, Mapping[str, float]], Non
 
 
 def measure(policy: Policy, spec: str, num_questions: int) -> dict[str, dict[str, float]]:
-    """Exact match on the first questions of each number of hops, greedy and sampled at temperature 1.
+    """Exact match on some questions of each number of hops, greedy and sampled at temperature 1.
 
     Args:
         policy: model and tokenizer.
@@ -177,16 +177,17 @@ def measure(policy: Policy, spec: str, num_questions: int) -> dict[str, dict[str
     for label, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         measured[label] = {}
         for hops in range(1, DEPTH + 1):
-            chosen = _spread([question for question in questions if question.hops == hops], num_questions)
+            chosen = _chosen([question for question in questions if question.hops == hops], num_questions)
             keys = question_keys(0, 0, np.arange(len(chosen)), [question.id for question in chosen])
             chains = collect(agent, chosen, keys, rule, temperature=temperature, phases=Phases())
             measured[label][f"{hops}_hop"] = round(float(chains.grades.mean()), 3)
     return measured
 
 
-def _spread(questions: list[Question], count: int) -> list[Question]:
-    """About as many questions, evenly from the whole list: neighbours share their tree."""
-    return questions[:: max(1, len(questions) // count)][:count]
+def _chosen(questions: list[Question], count: int) -> list[Question]:
+    """Always the same random ones: the list repeats its relations, so every n-th would be a biased sample."""
+    order = np.random.default_rng(text_key("measured questions")).permutation(len(questions))
+    return [questions[i] for i in np.sort(order[:count])]
 
 
 def save_policy(policy: Policy, build: Build, out: Path, seconds: float) -> None:
