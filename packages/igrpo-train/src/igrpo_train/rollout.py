@@ -75,7 +75,8 @@ def collect(
         exact_match(prediction, questions[slot].answers)
         for prediction, slot in zip(predictions, paths.question, strict=True)
     ]
-    probabilities = world.preamble_probability
+    probability = float(np.mean(world.preamble_probability)) if world.preamble_probability else float("nan")
+    agent.scorer.check_preamble(probability)
     return Rollout(
         questions=tuple(questions),
         tree=tree,
@@ -85,7 +86,7 @@ def collect(
         truncated=tree.status[paths.leaf] == NodeStatus.TRUNCATED,
         scores=tree.score[paths.leaf],
         valid=_valid_turns(tree, paths.nodes),
-        preamble_probability=float(np.mean(probabilities)) if probabilities else float("nan"),
+        preamble_probability=probability,
     )
 
 

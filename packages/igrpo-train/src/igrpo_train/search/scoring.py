@@ -68,7 +68,6 @@ class AnswerScorer:
         preamble = np.full(len(owner), np.nan)
         for k, (answer, values) in enumerate(zip(forced, logprobs, strict=True)):
             score[k], preamble[k] = _means(answer, values[len(values) - len(answer.token_ids) :])
-        self._warn(preamble)
         first = np.searchsorted(owner, np.arange(len(rows)))
         reduce = np.maximum if self._config.aliases == "max" else np.add
         reduced = reduce.reduceat(score, first)
@@ -76,8 +75,13 @@ class AnswerScorer:
             reduced = reduced / [len(golds) for golds in aliases]
         return Scores(reduced, preamble[first], sum(map(len, continuations)))
 
-    def _warn(self, preamble: Float[np.ndarray, " k"]) -> None:
-        if self._warned or not len(preamble) or not np.nanmean(preamble) < self._config.warn_below:
+    def check_preamble(self, probability: float) -> None:
+        """Warn, once, when the policy hardly ever writes the preamble; a NaN probability says nothing.
+
+        Args:
+            probability: mean over the scored nodes of a batch of questions.
+        """
+        if self._warned or not probability < self._config.warn_below:
             return
         self._warned = True
         logger.warning(
@@ -85,7 +89,7 @@ class AnswerScorer:
             "scoring.warn_below = %.1e): answer scores behind an unseen preamble carry no signal; choose one that "
             "the policy writes itself",
             self._config.preamble,
-            float(np.nanmean(preamble)),
+            probability,
             self._config.warn_below,
         )
 
