@@ -9,6 +9,9 @@ import os
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
+# Before torch is imported: tests are small, and threads that wait for each other on a busy machine take minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
