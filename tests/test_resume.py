@@ -88,3 +88,41 @@ def test_a_second_run_does_not_overwrite_the_first(small_run):
     process = _start(small_run())
     assert "holds a run" in " ".join(process.communicate(timeout=120)[0].replace("│", " ").split())
     assert process.returncode == 2
+
+
+def _trainer(arguments, **options):
+    from igrpo_train.recipes import load_recipe
+    from igrpo_train.trainer import Trainer
+
+    return Trainer(load_recipe(arguments), **options)
+
+
+def test_a_run_that_is_interrupted_while_it_validates_is_saved_at_that_step(small_run):
+    from igrpo_train.learn import checkpoint
+
+    arguments = small_run("--steps=6", "--run.checkpoint_every=0")
+    trainer = _trainer(arguments)
+    scores = iter([0.5, 0.5, 0.4])
+
+    def validate():
+        score = next(scores)
+        if score == 0.4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"validation/exact_match": score}
+
+    trainer.validate = validate
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert _metrics(arguments)[-1]["step"] == 4
+    assert checkpoint.latest(_folder(arguments) / "checkpoints").name == "step-000004"
+
+
+def test_resuming_before_the_first_checkpoint_starts_over_without_old_lines(small_run):
+    arguments = small_run("--steps=1")
+    stopped = _trainer(arguments)
+    stopped.folder.metrics.append({"step": 0})
+    stopped.folder.trees.append({"step": 1})
+    stopped.folder.close()
+    _trainer(arguments, resume=True).run()
+    assert [line["step"] for line in _metrics(arguments)] == [0, 1]
+    assert _trees(arguments).count("\n") == 3

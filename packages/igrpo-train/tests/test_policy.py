@@ -56,3 +56,21 @@ def test_checkpoints_are_read_in_float32(tmp_path, toy_model, toy_tokenizer):
     config = Model(path=str(tmp_path), dtype="bfloat16")
     assert load_policy(config).model.dtype == torch.bfloat16
     assert load_policy(config, folder=tmp_path).model.dtype == torch.float32
+
+
+def test_a_device_is_found_by_name_or_refused():
+    from igrpo_train.policy import find_device
+
+    assert find_device("auto").type in ("cpu", "cuda", "mps", "xpu")
+    with pytest.raises(ValueError, match=r"model\.device must be auto or a torch device, got 'banana'"):
+        find_device("banana")
+
+
+def test_training_on_a_device_that_the_process_does_not_have_is_refused(tmp_path):
+    from igrpo_train.recipes import load_recipe
+    from igrpo_train.trainer import Trainer
+
+    flags = ["--model.device=cuda:77", "--model.path=miniature:leak", f"--run.folder={tmp_path}", "--run.threads=1"]
+    data = [f"--data.{name}=miniature:leak/train" for name in ("train", "validation", "corpus")]
+    with pytest.raises(ValueError, match=r"the accelerator that this process has \(.*\), got 'cuda:77'"):
+        Trainer(load_recipe([*flags, *data]))

@@ -106,3 +106,24 @@ def test_action_ids_are_the_sampled_ids_that_cover_the_action(make, text):
     assert text[action.start : action.end] in spelled
     assert len(spelled) <= action.end - action.start + 8
     assert any(tuple(ids[i : i + len(covered)]) == covered for i in range(len(ids)))
+
+
+@pytest.mark.parametrize("text", ["what does {history} mean?", "what does {question} mean?", "what is \u241e?"])
+@pytest.mark.parametrize("history", ["documents", "everything"])
+def test_a_question_may_hold_the_words_of_the_template(make, text, history):
+    prompting = make(history=history)
+    prompt = prompting.prompt(_question(text))
+    assert f"Question: {text}\n" in prompting.tokenizer.decode(prompt.head_ids)
+    plain = prompting.prompt(_question("?"))
+    assert prompt.tail_ids == plain.tail_ids
+
+
+def test_an_answer_of_which_the_tokenizer_keeps_nothing_is_refused(make, toy_tokenizer):
+    import copy
+
+    from tokenizers import normalizers
+
+    deaf = copy.deepcopy(toy_tokenizer)
+    deaf.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    with pytest.raises(ValueError, match=r"got '\\u200b', of which the tokenizer keeps nothing"):
+        make(tokenizer=deaf).forced_answer("\u200b")

@@ -36,3 +36,11 @@ def test_an_empty_corpus_is_refused():
 
     with pytest.raises(ValueError, match="the corpus holds no passage"):
         BM25Retriever([])
+
+
+def test_a_corpus_of_stop_words_is_refused():
+    from igrpo_train.question import Passage
+    from igrpo_train.search.retrieval import BM25Retriever
+
+    with pytest.raises(ValueError, match=r"no word to search for: give data\.corpus"):
+        BM25Retriever([Passage(id="1", title="", text="the of")])

@@ -70,6 +70,8 @@ def test_tree_metrics_count_turns_paths_and_ends(rollout):
     assert metrics["rollout/no_answer_share"] == 0.0
     assert metrics["rollout/invalid_share"] == pytest.approx(1 / 6)
     assert metrics["scoring/answer_score"] == pytest.approx(np.mean([0.5, 0.1, 0.02, 0.04]))
+    assert metrics["rollout/searches"] == 3 / 2
+    assert tree_metrics(rollout, GrowthRule(turn_limit=1))["rollout/searches"] == 0.0
 
 
 def test_groups_of_one_reward_and_groups_of_noise_are_told_apart(rollout):
@@ -104,3 +106,17 @@ def test_distance_from_uniform_counts_only_real_choices():
     assert metrics["expansion/forced_share"] == pytest.approx(2 / 3)
     assert metrics["expansion/tv_uniform"] == pytest.approx(1 / 6)
     assert metrics["expansion/active_turn_3"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("budget", "cap", "active", "forced"),
+    [(1, 2, 1, 1.0), (5, 9, 1, 1.0), (5, 9, 2, 0.0), (2, 2, 2, 0.0), (3, 1, 3, 1.0), (5, 2, 2, 1.0), (5, 2, 3, 0.0)],
+)
+def test_a_stage_is_forced_where_cap_or_budget_leave_no_choice(budget, cap, active, forced):
+    from igrpo_theory.growth import Stage
+    from igrpo_train.statistics import expansion_metrics
+
+    nodes = np.arange(1, active + 1)
+    stage = Stage(1, nodes, np.full(active, 1 / active), np.array([budget]), np.ones(active, dtype=int))
+    metrics = expansion_metrics([stage], np.zeros(active + 1, dtype=int), 1, cap)
+    assert metrics["expansion/forced_share"] == forced

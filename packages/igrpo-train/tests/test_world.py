@@ -196,3 +196,13 @@ def test_one_retrieval_a_distinct_query(grow):
     finally:
         retrieval.BM25Retriever.search = original
     assert Counting.calls == [["mayor of Ghent"], ["capital of Norway"]]
+
+
+def test_the_last_turn_ends_at_the_turn_limit_however_full_the_context_is(grow):
+    from igrpo_theory.tree import NodeStatus
+
+    write = lambda text, key: f"<search>{'Norway ' * 60}</search>"  # noqa: E731
+    agent = {"template": "Q {question}{history}", "max_prompt_tokens": 115, "history": "everything"}
+    rollout, _, _ = grow(write, agent=agent, budget=1, cap=1, turn_limit=1)
+    assert rollout.tree.payload[1].finish == "stop"
+    assert rollout.tree.status[1] == NodeStatus.TURN_LIMIT

@@ -3,11 +3,9 @@
 Source: ours.
 """
 
-import torch
-
 from igrpo_train.config import Recipe
 from igrpo_train.data import load_retriever
-from igrpo_train.policy import load_policy
+from igrpo_train.policy import find_device, load_policy
 from igrpo_train.search.world import SearchAgent
 from igrpo_train.setup import build_agent, set_threads
 
@@ -22,20 +20,5 @@ def load_agent(recipe: Recipe) -> SearchAgent:
     set_threads(recipe)
     retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
     policy = load_policy(recipe.model)
-    policy.model.to(_device(recipe.model.device))  # type: ignore[arg-type]  # transformers narrows nn.Module.to
+    policy.model.to(find_device(recipe.model.device))  # type: ignore[arg-type]  # transformers narrows nn.Module.to
     return build_agent(policy, retriever, recipe)
-
-
-def _device(name: str) -> torch.device:
-    """A device by name; `auto` is the accelerator where there is one.
-
-    Raises:
-        ValueError: torch knows no such device.
-    """
-    if name == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return found or torch.device("cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"model.device must be auto or a torch device, got {name!r}: give cpu or cuda:0") from error

@@ -19,11 +19,10 @@ from typing import TypeAlias
 import numpy as np
 
 from igrpo_eval.records import Record
-from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import question_keys
 from igrpo_train.question import Question
 from igrpo_train.rewards import f1
-from igrpo_train.rollout import Rollout, collect
+from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.agent import ActionKind
 from igrpo_train.search.session import Turn, turn_record
 from igrpo_train.search.world import SearchAgent
@@ -65,7 +64,7 @@ def evaluate(
         ValueError: a question does not fit the prompt; found before the first is answered.
     """
     check_prompts(agent.prompting, questions)
-    rule = GrowthRule(budget=samples, cap=1, gamma=0.0, criterion="zero", turn_limit=turn_limit)
+    rule = chain_rule(turn_limit, samples)
     phases = phases or Phases()
     records: list[Record] = []
     for first in range(0, len(questions), batch_questions):

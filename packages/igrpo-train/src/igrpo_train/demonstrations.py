@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-from igrpo_theory.growth import GrowthRule, grow
+from igrpo_theory.growth import grow
 from igrpo_theory.paths import root_to_leaf_paths
 from igrpo_theory.randomness import Stream, question_keys, uniforms
 from igrpo_train.checks import check_fields, fraction
@@ -29,6 +29,7 @@ from igrpo_train.learn.packing import pack_paths
 from igrpo_train.learn.supervised import SupervisedRow
 from igrpo_train.question import Question
 from igrpo_train.rewards import normalise_answer
+from igrpo_train.rollout import chain_rule
 from igrpo_train.search.agent import ActionKind, parse_action
 from igrpo_train.search.prompting import Prompting
 from igrpo_train.search.retrieval import Retriever
@@ -258,7 +259,7 @@ def _perform(scripts: Sequence[_Script], prompting: Prompting, retriever: Retrie
     """Grow a chain a script."""
     sampler = ScriptedSampler([[_encode(prompting, text) for text in script.responses] for script in scripts])
     agent = SearchAgent(sampler, prompting, retriever, AnswerScorer(sampler, prompting, prompting.scoring))
-    rule = GrowthRule(budget=1, cap=1, gamma=0.0, criterion="zero", turn_limit=prompting.agent.max_turns)
+    rule = chain_rule(prompting.agent.max_turns)
     world = SearchWorld(agent, turn_limit=rule.turn_limit, temperature=1.0, phases=Phases())
     roots: list[SearchNode] = [*agent.roots([script.question for script in scripts])]
     return grow(world, roots, np.zeros(len(roots), dtype=np.uint64), rule).tree

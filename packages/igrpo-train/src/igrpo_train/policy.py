@@ -74,3 +74,22 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
     dtype = _DTYPES[config.dtype] if folder is None else torch.float32
     model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     return Policy(model, AutoTokenizer.from_pretrained(source))
+
+
+def find_device(name: str) -> torch.device:
+    """A device by name; `auto` is the accelerator where there is one.
+
+    Raises:
+        ValueError: torch knows no such device.
+
+    Example:
+        >>> find_device("cpu")
+        device(type='cpu')
+    """
+    if name == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return found or torch.device("cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"model.device must be auto or a torch device, got {name!r}: give cpu or cuda:0") from error

@@ -43,6 +43,16 @@ class Rollout(NamedTuple):
         return [_answer(self.tree, leaf) for leaf in self.paths.leaf.tolist()]
 
 
+def chain_rule(turn_limit: int, samples: int = 1) -> GrowthRule:
+    """Trees of width one: `samples` chains a question, of which nothing is scored.
+
+    Example:
+        >>> chain_rule(4).needs_scores
+        False
+    """
+    return GrowthRule(budget=samples, cap=1, gamma=0.0, criterion="zero", turn_limit=turn_limit)
+
+
 def collect(
     agent: SearchAgent,
     questions: Sequence[Question],

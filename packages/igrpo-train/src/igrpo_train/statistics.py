@@ -20,7 +20,8 @@ TINY_REWARD = 0.05
 def tree_metrics(rollout: Rollout, rule: GrowthRule) -> dict[str, float]:
     """How large the trees are and how they ended.
 
-    `tree/unique_turns` counts nodes, `tree/path_turns` the rows that the paths make of them, both a question.
+    `tree/unique_turns` counts nodes, `tree/path_turns` the rows that the paths make of them, `rollout/searches` the
+    searches that were carried out (one in the last allowed turn is not), all a question.
 
     Args:
         rollout: the grown batch.
@@ -29,6 +30,8 @@ def tree_metrics(rollout: Rollout, rule: GrowthRule) -> dict[str, float]:
     tree, paths = rollout.tree, rollout.paths
     num_questions = tree.num_questions
     turns = [payload for payload in tree.payload if isinstance(payload, Turn)]
+    inner = [tree.payload[node] for node in np.flatnonzero(tree.depth < rule.turn_limit)]
+    searches = [turn for turn in inner if isinstance(turn, Turn) and turn.action.kind is ActionKind.SEARCH]
     finished = ~rollout.truncated
     answered = np.array([prediction is not None for prediction in rollout.predictions()])
     metrics = {
@@ -39,7 +42,7 @@ def tree_metrics(rollout: Rollout, rule: GrowthRule) -> dict[str, float]:
         "rollout/exact_match": _mean(rollout.grades[finished]),
         "rollout/no_answer_share": 1.0 - _mean(answered[finished]),
         "rollout/invalid_share": _mean([not turn.action.valid for turn in turns]),
-        "rollout/searches": sum(turn.action.kind is ActionKind.SEARCH for turn in turns) / num_questions,
+        "rollout/searches": len(searches) / num_questions,
         "rollout/response_tokens": _mean([len(turn.response_ids) for turn in turns]),
         "rollout/cut_observations": float(sum(turn.observation_cut for turn in turns)),
         "rollout/full_contexts": float(sum(turn.finish == "context" for turn in turns)),
@@ -54,7 +57,7 @@ def expansion_metrics(
 ) -> dict[str, float]:
     """What the expansion draws had to choose from and how far they were from uniform.
 
-    `expansion/forced_share`: question-stages whose every active node had to be filled to the cap or drawn once, so
+    `expansion/forced_share`: question-stages whose every active node had to be filled to the cap or to the budget, so
     that values had no say. `expansion/tv_uniform`: mean total variation of the draw's probabilities from uniform on
     question-stages with at least 3 active nodes and a real choice.
 
@@ -73,7 +76,7 @@ def expansion_metrics(
         spread = np.abs(stage.probabilities - 1.0 / active[slots])
         distance = 0.5 * np.bincount(slots, weights=spread, minlength=num_questions)
         alive = active > 0
-        fixed = cap * active <= stage.budget
+        fixed = np.minimum(cap, stage.budget) * active <= stage.budget
         metrics[f"expansion/active_turn_{stage.depth}"] = float(active.sum()) / num_questions
         forced.extend(fixed[alive].tolist())
         distances.extend(distance[alive & ~fixed & (active >= 3)].tolist())

@@ -7,10 +7,13 @@ a function of recipe, seed and step, so a run that was stopped goes on as if not
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 
 from igrpo_theory.advantages import group_advantages
@@ -23,11 +26,11 @@ from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
 from igrpo_train.learn.packing import pack_paths
 from igrpo_train.learn.update import Updater
-from igrpo_train.policy import Policy, load_policy
+from igrpo_train.policy import Policy, find_device, load_policy
 from igrpo_train.question import Question
 from igrpo_train.recipes import to_dict
 from igrpo_train.rewards import path_rewards, turn_penalties
-from igrpo_train.rollout import Rollout, collect
+from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.session import turn_record
 from igrpo_train.setup import build_agent, check_prompts, set_threads
 from igrpo_train.statistics import group_metrics, tree_metrics
@@ -69,17 +72,20 @@ class Trainer:
         )
         if self.accelerator.num_processes > 1:
             raise ValueError(f"training must run in one process, got {self.accelerator.num_processes}: launch one")
+        _check_device(recipe.model.device, self.accelerator.device)
         policy = load_policy(recipe.model, folder=None if restored is None else restored.folder)
         self.updater = self._updater(policy)
         self.policy = Policy(self.accelerator.unwrap_model(self.updater.model), policy.tokenizer)
         self.agent = build_agent(self.policy, retriever, recipe)
         check_prompts(self.agent.prompting, [*self.questions, *self.held_out])
-        self.state = TrainerState(step=0, positions={}, best_metric=None, best_step=None, recipe=self._fingerprint())
+        start = {"metrics": 0, "trees": 0}
+        self.state = TrainerState(step=0, positions=start, best_metric=None, best_step=None, recipe=self._fingerprint())
         self.folder = RunFolder(recipe, resume=resume)
         if restored is not None:
             self.state = restored.trainer
             self.updater.load_state_dict(restored.updater)
-            self.folder.rewind(restored.trainer.positions)
+        # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
+        self.folder.rewind(self.state.positions)
         self.phases = Phases()
 
     def run(self) -> Path:
@@ -91,15 +97,15 @@ class Trainer:
         Raises:
             KeyboardInterrupt: the user stopped the run; raised after the checkpoint is written.
         """
-        if self.state.step == 0 and self.held_out:
-            self._record(0, self.validate())
-        with Interrupt("finishing this step, then saving a checkpoint; interrupt again to stop at once") as interrupt:
-            for step in range(self.state.step, self.recipe.steps):
-                metrics = self.step(step)
-                self._finish_step(step + 1, metrics, stopping=interrupt.requested)
-                if interrupt.requested:
-                    raise KeyboardInterrupt
-        self.folder.close()
+        message = "finishing this step, then saving a checkpoint; interrupt again to stop at once"
+        with closing(self.folder):
+            if self.state.step == 0 and self.held_out:
+                self._record(0, self.validate())
+            with Interrupt(message) as interrupt:
+                for step in range(self.state.step, self.recipe.steps):
+                    metrics = self.step(step)
+                    if self._finish_step(step + 1, metrics, interrupt):
+                        raise KeyboardInterrupt
         newest = checkpoint.latest(self._checkpoints)
         assert newest is not None
         return newest
@@ -141,7 +147,7 @@ class Trainer:
     def validate(self) -> Metrics:
         """Exact match on the fixed held-out questions, by trees of width one."""
         config = self.recipe.validation
-        rule = GrowthRule(budget=1, cap=1, gamma=0.0, criterion="zero", turn_limit=self.recipe.agent.max_turns)
+        rule = chain_rule(self.recipe.agent.max_turns)
         start = time.perf_counter()
         ids = [question.id for question in self.held_out]
         # Slot 0 for all, as in igrpo_eval: what is drawn for a question depends on its id, not on its place.
@@ -177,8 +183,8 @@ class Trainer:
                 self.folder.trees.append({"step": step + 1, **record})
         return rollout
 
-    def _finish_step(self, done: int, metrics: Metrics, *, stopping: bool) -> None:
-        """Validate where due, write the metrics, save where due."""
+    def _finish_step(self, done: int, metrics: Metrics, interrupt: Interrupt) -> bool:
+        """Validate where due, write the metrics, save where due; returns whether the run is to stop here, saved."""
         recipe, last = self.recipe, done == self.recipe.steps
         improved = False
         if self.held_out and (done % recipe.validation.every == 0 or last):
@@ -186,17 +192,15 @@ class Trainer:
             score = metrics["validation/exact_match"]
             improved = self.state.best_metric is None or score > self.state.best_metric
         self._record(done, metrics)
-        best_metric = metrics["validation/exact_match"] if improved else self.state.best_metric
-        self.state = TrainerState(
-            step=done,
-            positions={},
-            best_metric=best_metric,
-            best_step=done if improved else self.state.best_step,
-            recipe=self.state.recipe,
-        )
+        self.state = replace(self.state, step=done)
+        if improved:
+            self.state = replace(self.state, best_metric=metrics["validation/exact_match"], best_step=done)
         due = recipe.run.checkpoint_every and done % recipe.run.checkpoint_every == 0
+        # Read once, as late as possible: a validation takes long, and who interrupts it gets a checkpoint too.
+        stopping = interrupt.requested
         if due or improved or last or stopping:
             self._save(best=improved)
+        return stopping
 
     def _record(self, done: int, metrics: Metrics) -> None:
         self.folder.metrics.append({"step": done, **metrics})
@@ -204,16 +208,10 @@ class Trainer:
             self.on_step(done, metrics)
 
     def _save(self, *, best: bool) -> None:
-        state = TrainerState(
-            step=self.state.step,
-            positions=self.folder.positions(),
-            best_metric=self.state.best_metric,
-            best_step=self.state.best_step,
-            recipe=self.state.recipe,
-        )
+        self.state = replace(self.state, positions=self.folder.positions())
         checkpoint.save(
             self._checkpoints,
-            state,
+            self.state,
             self.updater,
             self.policy.tokenizer,
             keep_last=self.recipe.run.keep_last,
@@ -247,4 +245,14 @@ class Trainer:
             recipe.steps,
             recipe.sampling.temperature,
             policy.pad_id,
+        )
+
+
+def _check_device(name: str, given: torch.device) -> None:
+    """Refuse a device other than the one that accelerate trains on."""
+    wanted = given if name == "auto" else find_device(name)
+    if wanted.type != given.type or wanted.index not in (None, given.index or 0):
+        raise ValueError(
+            f"model.device must be auto, cpu or the accelerator that this process has ({given}), got {name!r}: "
+            "choose another GPU with CUDA_VISIBLE_DEVICES"
         )

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
 
 from igrpo_theory.randomness import text_key
 from igrpo_train.checks import check_fields, count, natural, positive
@@ -25,7 +24,7 @@ from igrpo_train.data import batch_indices, load_questions, load_retriever
 from igrpo_train.demonstrations import Demonstrations, Manner, demonstrate
 from igrpo_train.folders import new_folder
 from igrpo_train.learn.supervised import SupervisedRow, SupervisedSettings, bucket_batches, train_supervised
-from igrpo_train.policy import load_policy
+from igrpo_train.policy import find_device, load_policy
 from igrpo_train.question import Question
 from igrpo_train.recipes import to_dict
 from igrpo_train.search.prompting import Prompting
@@ -87,7 +86,7 @@ def warm_start(
         policy = load_policy(recipe.model)
         prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
         shown = demonstrate(questions, prompting, retriever, settings.manner, recipe.seed)
-        policy.model.to(Accelerator(cpu=recipe.model.device == "cpu").device)
+        policy.model.to(find_device(recipe.model.device))  # type: ignore[arg-type]  # transformers narrows nn.Module.to
         logger.info("%d questions in %d rows; skipped: %s", shown.used, len(shown.rows), shown.skipped or "none")
         losses = train_supervised(
             policy.model,

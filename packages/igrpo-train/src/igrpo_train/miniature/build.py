@@ -20,7 +20,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import question_keys, text_key
 from igrpo_train.checks import check, count, natural
 from igrpo_train.config import Recipe
@@ -36,7 +35,7 @@ from igrpo_train.miniature.tokenizer import build_tokenizer
 from igrpo_train.miniature.world import DEPTH, build_world
 from igrpo_train.policy import Policy
 from igrpo_train.question import Question
-from igrpo_train.rollout import collect
+from igrpo_train.rollout import chain_rule, collect
 from igrpo_train.setup import build_agent
 from igrpo_train.tracking import Phases
 
@@ -171,7 +170,7 @@ def measure(policy: Policy, spec: str, num_questions: int) -> dict[str, dict[str
         num_questions: how many of each number of hops.
     """
     agent = build_agent(policy, MiniatureRetriever(spec), Recipe(agent=AGENT, scoring=SCORING))
-    rule = GrowthRule(budget=1, cap=1, gamma=0.0, criterion="zero", turn_limit=AGENT.max_turns)
+    rule = chain_rule(AGENT.max_turns)
     questions = miniature_questions(spec)
     measured: dict[str, dict[str, float]] = {}
     for label, temperature in (("greedy", 0.0), ("sampled", 1.0)):

@@ -16,7 +16,7 @@ from igrpo_train.search.agent import Action, ActionKind
 from igrpo_train.search.session import Prompt
 
 _MARK = "\u241e"
-"""Stands for the history while the chat template is rendered; no question may hold it."""
+"""Stands for the history while the chat template is rendered."""
 
 
 class Observation(NamedTuple):
@@ -90,15 +90,14 @@ class Prompting:
         Raises:
             ValueError: instructions and question alone do not fit `agent.max_prompt_tokens`.
         """
-        if _MARK in question.text:
-            raise ValueError(f"question {question.id!r} holds the reserved character U+241E: remove it")
-        content = self.agent.template.replace("{question}", question.text.strip()).replace("{history}", _MARK)
+        # The question goes in last, and the last mark is the history's: a question may hold either word.
+        content = self.agent.template.replace("{history}", _MARK).replace("{question}", question.text.strip())
         if self.agent.chat:
             messages = [{"role": "user", "content": content}]
             rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             assert isinstance(rendered, str)
             content = rendered
-        before, after = content.split(_MARK)
+        before, _, after = content.rpartition(_MARK)
         if self.agent.history == "everything":
             before, after = before + after, ""
         prompt = Prompt(question=question, head_ids=self._encode(before), tail_ids=self._encode(after))
@@ -150,6 +149,9 @@ class Prompting:
         """The scoring preamble followed by an answer, with exactly the answer's tokens marked.
 
         Tokens count as the answer's when their characters overlap it, as in the official scorer.
+
+        Raises:
+            ValueError: the tokenizer drops all of the answer.
         """
         if answer in self._forced:
             return self._forced[answer]
@@ -157,6 +159,10 @@ class Prompting:
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         start = len(self.scoring.preamble)
         gold = np.array([end > start for _, end in encoded["offset_mapping"]], dtype=bool)
-        assert gold.any(), answer
+        if not gold.any():
+            raise ValueError(
+                f"a gold answer must have tokens of its own, got {answer!r}, of which the tokenizer keeps nothing: "
+                "mend the answer or drop its question"
+            )
         self._forced[answer] = ForcedAnswer(tuple(encoded["input_ids"]), gold)
         return self._forced[answer]

@@ -1,5 +1,6 @@
 """retrieval: queries -> passages, best first."""
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -35,6 +36,8 @@ class BM25Retriever:
     def __init__(self, passages: Sequence[Passage], *, k1: float = 0.9, b: float = 0.4) -> None:
         import bm25s
 
+        # It reports its stages at DEBUG through a handler of its own.
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
         if not passages:
             raise ValueError("the corpus holds no passage: give data.corpus a file with at least one")
         self._passages = list(passages)
@@ -42,6 +45,10 @@ class BM25Retriever:
         texts = [f"{passage.title} {passage.text}" for passage in self._passages]
         self._index = bm25s.BM25(k1=k1, b=b)
         tokens = bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        if not tokens.vocab:
+            raise ValueError(
+                "the corpus holds no word to search for: give data.corpus passages with more than stop words"
+            )
         self._index.index(tokens, show_progress=False)
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:

@@ -136,11 +136,9 @@ class SearchWorld:
         prompting = self._agent.prompting
         texts = [prompting.decode(completion.token_ids) for completion in completions]
         actions = [parse_action(text) for text in texts]
-        # A search in the last turn is not carried out: nobody would read what it finds.
-        executed = [
-            action.kind is ActionKind.SEARCH and tree.depth[parent] + 1 < self._turn_limit
-            for action, parent in zip(actions, parents, strict=True)
-        ]
+        # Nobody reads on after the last turn: a search in it is not carried out, and no history is too long.
+        last = (tree.depth[parents] + 1 >= self._turn_limit).tolist()
+        executed = [action.kind is ActionKind.SEARCH and not end for action, end in zip(actions, last, strict=True)]
         with self._phases.measure("retrieval"):
             queries = list(dict.fromkeys(a.text for a, run in zip(actions, executed, strict=True) if run))
             found = self._agent.retriever.search(queries, prompting.agent.top_k) if queries else []
@@ -150,17 +148,24 @@ class SearchWorld:
             documents = passages[actions[k].text] if executed[k] else None
             used = sum(len(segment) for segment in context_segments(tree, int(parents[k])))
             room = prompting.agent.max_prompt_tokens - used
-            turns.append(self._turn(completion, texts[k], actions[k], documents, room))
+            turns.append(self._turn(completion, texts[k], actions[k], documents, room, last=last[k]))
         return turns
 
     def _turn(
-        self, completion: Completion, text: str, action: Action, documents: list[Passage] | None, room: int
+        self,
+        completion: Completion,
+        text: str,
+        action: Action,
+        documents: list[Passage] | None,
+        room: int,
+        *,
+        last: bool,
     ) -> Turn:
-        """One turn whose history takes at most `room` more ids; the documents are what gives way."""
+        """One turn whose history takes at most `room` more ids, unless it is the last; documents are what gives way."""
         prompting = self._agent.prompting
         response = completion.token_ids
         history = response if prompting.agent.history == "everything" else prompting.action_ids(response, action)
-        full = action.kind is not ActionKind.ANSWER and len(history) > room
+        full = not last and action.kind is not ActionKind.ANSWER and len(history) > room
         observation = _NOTHING
         if documents is not None and not full:
             observation = prompting.observe(documents, room - len(history))
