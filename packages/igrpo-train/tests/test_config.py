@@ -65,6 +65,8 @@ REFUSED = [
     ("validation", "temperature", -1.0, r"validation.temperature must be finite and at least 0, got -1.0"),
     ("run", "folder", " ", r"run.folder must be a path, got ' ': runs/NAME is a good one"),
     ("run", "keep_last", 0, r"run.keep_last must be at least 1, got 0"),
+    ("validation", "seed", 2**64, r"validation.seed must be between 0 and 2\*\*64 - 1, got 18446744073709551616"),
+    ("run", "threads", 100000, r"run.threads must be at most 1024, got 100000: more than the cores are no help"),
     ("run", "threads", -1, r"run.threads must be at least 0, got -1"),
 ]
 
@@ -86,9 +88,10 @@ def test_a_run_has_steps_and_questions(name: str) -> None:
         Recipe(**{name: 0})
 
 
-def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^seed must be at least 0, got -1$"):
-        Recipe(seed=-1)
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match=rf"^seed must be between 0 and 2\*\*64 - 1, got {seed}$"):
+        Recipe(seed=seed)
 
 
 @pytest.mark.parametrize(

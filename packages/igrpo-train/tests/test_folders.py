@@ -26,6 +26,18 @@ def test_a_finished_folder_can_be_read_by_others(tmp_path):
     assert modes[0] == modes[1]
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    from igrpo_train.errors import DiskError
+    from igrpo_train.folders import new_folder
+
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(DiskError, match=r"folder must be one that can be made, got '.*file/model' \(File exists\): name"),
+        new_folder(tmp_path / "file" / "model"),
+    ):
+        pass
+
+
 def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path):
     from igrpo_train.folders import new_folder
 

@@ -53,17 +53,39 @@ def test_a_saved_policy_loads_as_any_transformers_model(tmp_path):
 
     build = _short_build()
     policy = build_policy(build)
-    save_policy(policy, build, tmp_path / "new", seconds=1.0)
-    model, tokenizer = (auto.from_pretrained(tmp_path / "new") for auto in (AutoModelForCausalLM, AutoTokenizer))
+    save_policy(policy, build, tmp_path, seconds=1.0)
+    model, tokenizer = (auto.from_pretrained(tmp_path) for auto in (AutoModelForCausalLM, AutoTokenizer))
     text = "<bos> question what is the home of ba ka ? . <turn>"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.encode(text) == policy.tokenizer.encode(text)
     assert model.num_parameters() == policy.model.num_parameters()
-    record = json.loads((tmp_path / "new" / "build.json").read_text(encoding="utf-8"))
+    record = json.loads((tmp_path / "build.json").read_text(encoding="utf-8"))
     assert set(record["exact_match"]) == {"greedy", "sampled"}
     assert record["settings"]["optimiser"]["steps"] == 3
-    with pytest.raises(FileExistsError, match="folder must be new or empty"):
-        save_policy(policy, build, tmp_path / "new", seconds=1.0)
+
+
+def test_a_full_folder_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    from igrpo_train.miniature import build
+
+    (tmp_path / "thesis.txt").touch()
+    monkeypatch.setattr("sys.argv", ["build", f"--out={tmp_path}"])
+    monkeypatch.setattr(build, "build_policy", lambda *_: pytest.fail("trained"))
+    with pytest.raises(FileExistsError, match="folder must be new or empty, got .*: name another one or remove it"):
+        build.main()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("seed", 2**64, r"seed must be between 0 and 2\*\*64 - 1, got 18446744073709551616"),
+        ("batch_tokens", 0, "batch_tokens must be at least 1, got 0"),
+        ("measure_questions", -1, "measure_questions must be at least 0, got -1"),
+        ("context_weight", float("nan"), "context_weight must be finite and at least 0, got nan"),
+    ],
+)
+def test_settings_that_build_nothing_are_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        _short_build(**{field: value})
 
 
 def test_wrong_shares_are_refused():

@@ -70,7 +70,7 @@ def test_training_on_a_device_that_the_process_does_not_have_is_refused(tmp_path
     from igrpo_train.recipes import load_recipe
     from igrpo_train.trainer import Trainer
 
-    flags = ["--model.device=cuda:77", "--model.path=miniature:leak", f"--run.folder={tmp_path}", "--run.threads=1"]
+    flags = ["--model.device=cuda:77", "--model.dtype=float32", "--model.path=miniature:leak"]
     data = [f"--data.{name}=miniature:leak/train" for name in ("train", "validation", "corpus")]
     with pytest.raises(ValueError, match=r"the accelerator that this process has \(.*\), got 'cuda:77'"):
-        Trainer(load_recipe([*flags, *data]))
+        Trainer(load_recipe([*flags, *data, f"--run.folder={tmp_path}", "--run.threads=1"]))

@@ -33,6 +33,11 @@ def natural(value: float) -> bool:
     return value >= 0
 
 
+def seed(value: float) -> bool:
+    """Fits an unsigned number of 64 bits."""
+    return 0 <= value < 2**64
+
+
 def amount(value: float) -> bool:
     """Finite and at least 0."""
     return math.isfinite(value) and value >= 0

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from igrpo_theory.expansion import BudgetMode, Scheme, cap_at_step
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.values import Criterion
-from igrpo_train.checks import amount, check, check_fields, count, fraction, natural, positive
+from igrpo_train.checks import amount, check, check_fields, count, fraction, natural, positive, seed
 from igrpo_train.rewards import TruncatedRule
 from igrpo_train.systems import System
 
@@ -301,7 +301,8 @@ class Validation:
     """Picks the questions, and samples where temperature is above 0."""
 
     def __post_init__(self) -> None:
-        check_fields("validation.", self, "every seed", natural, "at least 0")
+        check_fields("validation.", self, "every", natural, "at least 0")
+        check_fields("validation.", self, "seed", seed, "between 0 and 2**64 - 1")
         check(
             "validation.questions",
             self.questions,
@@ -330,6 +331,8 @@ class Run:
     def __post_init__(self) -> None:
         check("run.folder", self.folder, bool(self.folder.strip()), "a path", "runs/NAME is a good one")
         check_fields("run.", self, "checkpoint_every threads trees_every", natural, "at least 0")
+        # OpenMP ends the process, without a word, when it cannot start them.
+        check("run.threads", self.threads, self.threads <= 1024, "at most 1024", "more than the cores are no help")
         check("run.keep_last", self.keep_last, self.keep_last >= 1, "at least 1")
 
 
@@ -361,7 +364,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields("", self, "steps questions_per_step", count, "at least 1")
-        check("seed", self.seed, self.seed >= 0, "at least 0")
+        check_fields("", self, "seed", seed, "between 0 and 2**64 - 1")
         served = self.retrieval.kind != "miniature" or self.data.corpus.startswith("miniature:")
         remedy = "retrieval.kind = 'miniature' serves only its own world"
         check("data.corpus", self.data.corpus, served, "miniature:NAME/SPLIT", remedy)

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from igrpo_train.errors import DiskError
+
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
@@ -26,11 +28,16 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     Raises:
         FileExistsError: something is there already; also when another process was faster.
+        DiskError: the folder cannot be made.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"folder must be new or empty, got {str(target)!r}: name another one or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DiskError(f"folder must be one that can be made, got {str(target)!r} ({reason}): name another") from error
     try:
         # mkdtemp keeps others out; the finished folder has ordinary permissions.
         partial.chmod(0o777 & ~_umask())

@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from igrpo_theory.randomness import question_keys, text_key
-from igrpo_train.checks import check, count, natural
+from igrpo_train.checks import amount, check, check_fields, count, natural, seed
 from igrpo_train.config import Recipe
 from igrpo_train.errors import run_command
 from igrpo_train.folders import new_folder
@@ -76,8 +76,10 @@ class Build:
         Raises:
             ValueError: with the field and the value.
         """
-        check("seed", self.seed, natural(self.seed), "at least 0")
-        check("num_worlds", self.num_worlds, count(self.num_worlds), "at least 1")
+        check_fields("", self, "seed", seed, "between 0 and 2**64 - 1")
+        check_fields("", self, "num_worlds batch_tokens", count, "at least 1")
+        check_fields("", self, "measure_questions", natural, "at least 0")
+        check_fields("", self, "context_weight", amount, "finite and at least 0")
         ordered = 0 <= self.one_hop_share <= self.clean_share <= 1
         check("one_hop_share", self.one_hop_share, ordered, "between 0 and clean_share, and that at most 1")
 
@@ -189,17 +191,14 @@ def _chosen(questions: list[Question], count: int) -> list[Question]:
     return [questions[i] for i in np.sort(order[:count])]
 
 
-def save_policy(policy: Policy, build: Build, out: Path, seconds: float) -> None:
+def save_policy(policy: Policy, build: Build, folder: Path, seconds: float) -> None:
     """Write model, tokenizer and `build.json`.
 
     Args:
         policy: what to write.
         build: how it was made.
-        out: new folder.
+        folder: where to.
         seconds: how long that took.
-
-    Raises:
-        FileExistsError: `out` holds something.
     """
     record: dict[str, object] = {
         "settings": asdict(build),
@@ -210,10 +209,9 @@ def save_policy(policy: Policy, build: Build, out: Path, seconds: float) -> None
     if build.measure_questions:
         spec = f"miniature:{build.world}/validation"
         record["exact_match"] = measure(policy, spec, build.measure_questions)
-    with new_folder(out) as folder:
-        policy.model.save_pretrained(folder)
-        policy.tokenizer.save_pretrained(folder)
-        (folder / "build.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    (folder / "build.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -233,9 +231,10 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     start = time.perf_counter()
-    with Progress(build.optimiser.steps) as progress:
+    # The folder first: one that cannot be written is told before the minutes of training.
+    with new_folder(arguments.out) as folder, Progress(build.optimiser.steps) as progress:
         policy = build_policy(build, progress.update)
-        save_policy(policy, build, arguments.out, time.perf_counter() - start)
+        save_policy(policy, build, folder, time.perf_counter() - start)
         progress.note(f"policy: {arguments.out}")
 
 
