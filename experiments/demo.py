@@ -25,6 +25,7 @@ from igrpo_eval.evaluate import evaluate
 from igrpo_eval.metrics import Summary, summarise
 from igrpo_eval.selection import limit_questions
 from igrpo_train.__main__ import headline
+from igrpo_train.checks import check, check_fields, count
 from igrpo_train.config import Recipe
 from igrpo_train.data import load_questions, load_retriever
 from igrpo_train.errors import run_command
@@ -35,6 +36,7 @@ from igrpo_train.recipes import load_recipe
 from igrpo_train.setup import build_agent, set_threads
 from igrpo_train.trainer import Trainer
 
+_ARMS = ("igrpo", "grpo", "igrpo_gamma0")
 EVALUATION_SEED = 1
 """Of sampling during evaluation: the same before and after, for every training seed."""
 
@@ -56,6 +58,9 @@ class Arguments:
     resume: bool = False
     """Go on with the run in the folder."""
 
+    def __post_init__(self) -> None:
+        check_fields("", self, "per_hop", count, "at least 1")
+
 
 def main() -> None:
     """Run the demo; errors that a person can put right are shown in a panel."""
@@ -72,11 +77,11 @@ def run(arguments: Arguments) -> dict[str, Any]:
     """
     start = time.perf_counter()
     console = Console()
-    if arguments.folder.exists() and not arguments.resume:
-        shutil.rmtree(arguments.folder)
-    arms = ["igrpo", *(["grpo", "igrpo_gamma0"] if arguments.compare else [])]
-    recipes = {arm: _recipe(arguments, arm) for arm in arms}
+    recipes = {arm: _recipe(arguments, arm) for arm in (_ARMS if arguments.compare else _ARMS[:1])}
     questions = held_out(recipes["igrpo"], arguments.per_hop)
+    # Only now: a wrong setting does not cost the earlier demo.
+    if not arguments.resume:
+        _clear(arguments.folder)
     console.print(f"before: {len(questions)} held-out questions", highlight=False)
     before = measure(recipes["igrpo"], questions, folder=None)
     results: dict[str, dict[str, Any]] = {}
@@ -94,7 +99,11 @@ def run(arguments: Arguments) -> dict[str, Any]:
 
 def held_out(recipe: Recipe, per_hop: int) -> list[Question]:
     """Questions of the test world, whose names no training question holds: as many of each number of hops."""
-    spec = recipe.data.train.replace("/train", "/test")
+    train, hops = recipe.data.train, recipe.data.hops
+    ours = train.startswith("miniature:") and train.endswith("/train")
+    check("data.train", train, ours, "miniature:NAME/train", "the demo asks the test questions of the same world")
+    check("data.hops", hops, bool(hops), "the numbers of hops to evaluate", "[2, 3] is a good choice")
+    spec = train.replace("/train", "/test")
     return [q for hops in recipe.data.hops for q in limit_questions(load_questions(spec, (hops,)), per_hop)]
 
 
@@ -144,6 +153,29 @@ def summarise_demo(
         "questions": len(questions),
         "seed": seed,
     }
+
+
+def _clear(folder: Path) -> None:
+    """Delete an earlier demo, and never anything else.
+
+    Raises:
+        FileExistsError: the folder holds what no demo writes, or is none.
+    """
+    if not folder.exists():
+        return
+    others = [path.name for path in folder.iterdir() if not _is_ours(path)] if folder.is_dir() else ["a file"]
+    if others:
+        raise FileExistsError(
+            f"folder must be new or hold nothing but an earlier demo, got {str(folder)!r} with {', '.join(others[:3])}: "
+            "name another one, or remove it"
+        )
+    shutil.rmtree(folder)
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_dir():
+        return path.name in _ARMS and ((path / "code.json").exists() or not any(path.iterdir()))
+    return path.name in ("summary.json", "curves.png")
 
 
 def _recipe(arguments: Arguments, arm: str) -> Recipe:

@@ -41,6 +41,43 @@ def test_the_demo_writes_its_summary_and_curves(small_recipe, tmp_path, capsys):
     assert run(again)["em_after"] == summary["em_after"]
 
 
+def test_an_earlier_demo_is_replaced_and_nothing_else(small_recipe, tmp_path):
+    from experiments.demo import Arguments, _clear, run
+
+    folder = tmp_path / "demo"
+    for name in ("igrpo/code.json", "grpo/code.json", "summary.json", "curves.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    with pytest.raises(FileNotFoundError, match="recipe must be a file"):
+        run(Arguments(recipe=tmp_path / "none.toml", folder=folder))
+    assert (folder / "summary.json").exists()
+    _clear(folder)
+    assert not folder.exists()
+    for name in ("thesis.txt", "igrpo/thesis.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+        with pytest.raises(FileExistsError, match=r"nothing but an earlier demo, got '.*demo' with .*: name another"):
+            run(Arguments(recipe=small_recipe, folder=folder))
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("hops = [2, 3]", "", r"data\.hops must be the numbers of hops to evaluate, got \(\): \[2, 3\]"),
+        ('train = "miniature:leak/train"', 'train = "a.jsonl"', r"data\.train must be miniature:NAME/train, got 'a.jsonl'"),
+    ],
+)
+def test_a_recipe_without_held_out_questions_is_refused(small_recipe, tmp_path, old, new, message):
+    from experiments.demo import Arguments, run
+
+    small_recipe.write_text(small_recipe.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        run(Arguments(recipe=small_recipe, folder=tmp_path / "demo"))
+    with pytest.raises(ValueError, match="per_hop must be at least 1, got 0"):
+        Arguments(per_hop=0)
+
+
 def test_training_and_held_out_questions_share_no_name(small_recipe):
     from experiments.demo import held_out
     from igrpo_train.data import load_questions

@@ -79,7 +79,7 @@ def test_resuming_under_another_recipe_is_refused_and_named(small_run):
     process = _start([*small_run("--tree.gamma=2"), "--resume"])
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 2
-    assert "tree.gamma = 1.0, this run has 2.0" in " ".join(output.replace("│", " ").split())
+    assert "got tree.gamma = 2.0 (was 1.0): resume with" in " ".join(output.replace("│", " ").split())
 
 
 @pytest.mark.slow

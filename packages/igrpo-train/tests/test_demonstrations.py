@@ -160,6 +160,19 @@ def test_a_history_that_does_not_fit_is_counted(show):
     assert all(len(row.context_ids) <= 110 for row in shown.rows)
 
 
+def test_a_tokenizer_that_loses_the_tags_is_told():
+    from igrpo_train.config import Agent, Scoring
+    from igrpo_train.demonstrations import Manner, demonstrate
+    from igrpo_train.miniature.tokenizer import build_tokenizer
+    from igrpo_train.search.prompting import Prompting
+    from igrpo_train.search.retrieval import BM25Retriever
+
+    # Words are cut at spaces: a tag that touches a word is unknown.
+    prompting = Prompting(build_tokenizer(), Agent(template="{question} {history}"), Scoring(preamble="<answer>"))
+    with pytest.raises(ValueError, match="got 1 questions, 1 with tags of the protocol that the tokenizer does not keep"):
+        demonstrate([_question()], prompting, BM25Retriever([_passage("Oslo")]), Manner(), 0)
+
+
 def test_nothing_to_demonstrate_is_an_error_with_the_reasons(show):
     with pytest.raises(
         ValueError, match=r"data\.train must hold .* got 1 questions, 1 with no gold passages: use a file with contexts"

@@ -28,6 +28,31 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         resolve_model(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "contents", "reason"),
+    [
+        ("model.safetensors", None, "no file named model.safetensors"),
+        ("model.safetensors", b"cut", "Error while deserializing header"),
+        ("config.json", b"{", "not a valid JSON file"),
+        ("config.json", b'{"model_type": "nosuch"}', "model type `nosuch`"),
+        ("tokenizer.json", None, "Couldn't instantiate the backend tokenizer"),
+    ],
+)
+def test_a_broken_model_is_refused_with_the_reason(tmp_path, toy_model, toy_tokenizer, name, contents, reason):
+    from igrpo_train.config import Model
+    from igrpo_train.policy import load_policy
+
+    toy_model.save_pretrained(tmp_path)
+    toy_tokenizer.save_pretrained(tmp_path)
+    if contents is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(contents)
+    message = rf"model\.path must be a causal language model with its tokenizer, got .*{reason}.*: give a whole"
+    with pytest.raises(ValueError, match=message):
+        load_policy(Model(path=str(tmp_path)))
+
+
 def test_a_hub_id_is_left_alone():
     from igrpo_train.policy import resolve_model
 
@@ -62,8 +87,10 @@ def test_a_device_is_found_by_name_or_refused():
     from igrpo_train.policy import find_device
 
     assert find_device("auto").type in ("cpu", "cuda", "mps", "xpu")
-    with pytest.raises(ValueError, match=r"model\.device must be auto or a torch device, got 'banana'"):
+    with pytest.raises(ValueError, match=r"model\.device must be auto or a torch device of this machine, got 'banana'"):
         find_device("banana")
+    with pytest.raises(ValueError, match=r"a torch device of this machine, got 'cuda:77': give cpu or cuda:0"):
+        find_device("cuda:77")
 
 
 def test_training_on_a_device_that_the_process_does_not_have_is_refused(tmp_path):

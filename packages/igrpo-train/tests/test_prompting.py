@@ -36,9 +36,38 @@ def test_a_question_that_does_not_fit_is_refused_and_named(make):
         make(max_prompt_tokens=20).prompt(_question())
 
 
+def test_an_answer_that_does_not_fit_the_model_is_refused_before_the_run(make):
+    from igrpo_train.question import Question
+    from igrpo_train.setup import check_answers
+
+    prompting = make(context_limit=512, max_prompt_tokens=400, max_response_tokens=100)
+    fine = [Question(id="q1", text="?", answers=("Paris", "word " * 200)), Question(id="q2", text="?", answers=("…",))]
+    check_answers(prompting, fine)
+    message = r"question 'q3' must have an answer that fits the 112 positions .* of the model's 512, got \d+ tokens"
+    with pytest.raises(ValueError, match=message):
+        check_answers(prompting, [*fine, Question(id="q3", text="?", answers=("word " * 200,))])
+
+
 def test_limits_beyond_the_model_are_refused(make):
     with pytest.raises(ValueError, match=r"must be at most the model's 512 positions, got 4608"):
         make(context_limit=512)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[0].content", r"that takes one user message, got .* \(unexpected end of template"),
+        ("{{ raise_exception('a system message, please') }}", r"takes one user message, .* \(a system message, please\)"),
+        ("hello", r"a chat template that repeats the user message, got .*: mend the template, or set agent\.chat = false"),
+    ],
+)
+def test_a_chat_template_that_fails_is_refused(make, toy_tokenizer, template, message):
+    import copy
+
+    broken = copy.deepcopy(toy_tokenizer)
+    broken.chat_template = template
+    with pytest.raises(ValueError, match=message):
+        make(tokenizer=broken).prompt(_question("who?"))
 
 
 def test_a_missing_chat_template_is_refused_with_the_way_out(make, toy_tokenizer):

@@ -107,6 +107,9 @@ def test_a_row_without_its_paragraphs_has_no_gold_passages(metadata: object, tmp
     ("row", "message"),
     [
         ('{"id": "8", ', r"a.jsonl, row 2: row must be JSON, got '{\"id\": \"8\",': Expecting property name"),
+        ('{"id": ' + "9" * 5000 + "}", r"a.jsonl, row 2: row must be JSON, got .*: Exceeds the limit"),
+        ("[" * 100_000, r"a.jsonl, row 2: row must be JSON, got '\[\[.*: maximum recursion depth"),
+        (GOOD | {"id": "8", "question": "\ud800"}, r"a.jsonl, row 2: row must be Unicode text, got half of a surrogate"),
         ("[1]", r"a.jsonl, row 2: row must be a JSON object with named fields, got '\[1\]'"),
         ({"question": "x", "answer": "y"}, r"row 2: id must be given, got the fields \['answer', 'question'\]: add it"),
         (GOOD | {"id": " "}, r"a.jsonl, row 2: id must be a text that is not empty, got ' '"),
@@ -122,6 +125,8 @@ def test_a_row_without_its_paragraphs_has_no_gold_passages(metadata: object, tmp
         ({"id": "8", "question": "x", "answers": [4]}, r"row 2: golden_answers must be texts, got \[4\]"),
         ({"id": "8", "question": "x", "reward_model": {"ground_truth": {}}}, r"golden_answers must hold at least one"),
         (GOOD | {"id": "8", "hops": "two"}, r"row 2: hops must be a whole number, got 'two'"),
+        (GOOD | {"id": "8", "hops": True}, r"row 2: hops must be a whole number, got True"),
+        (GOOD | {"id": "8", "metadata": {"question_decomposition": 3}}, r"row 2: metadata must hold gold passages as"),
         (GOOD | {"id": "8", "contexts": ["a"]}, r"row 2: contexts must be a list of objects with id, title and text"),
         (GOOD | {"id": "8", "contexts": [{"id": "p"}]}, r"row 2: text must be given, got the fields \['id'\]"),
         (GOOD, r"a.jsonl, row 2: id must be unique, got '7' of row 1 again: merge the rows or rename one"),
@@ -159,7 +164,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"a.jsonl must be UTF-8 text, got bytes that are not after row"):
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: row must be UTF-8 text, got b'\\xff\\xfe.*: convert the file"):
         read_questions(str(tmp_path / "a.jsonl"))
 
 
@@ -168,11 +173,14 @@ def test_compressed_files_are_read_and_broken_ones_refused(tmp_path: Path) -> No
     (tmp_path / "a.jsonl.gz").write_bytes(whole)
     assert read_passages(str(tmp_path / "a.jsonl.gz")) == [Passage(id="0", title="Ghent", text="A city.\nOld.")]
     (tmp_path / "b.jsonl.gz").write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match=r"b.jsonl.gz must be UTF-8 text, got bytes that are not"):
+    with pytest.raises(ValueError, match=r"b.jsonl.gz must be a whole gzip file, got an error after row 1 .*: copy it again"):
         read_passages(str(tmp_path / "b.jsonl.gz"))
     (tmp_path / "c.jsonl.gz").write_bytes(b"plain")
-    with pytest.raises(ValueError, match=r"c.jsonl.gz must be UTF-8 text, got bytes that are not"):
+    with pytest.raises(ValueError, match=r"c.jsonl.gz must be a whole gzip file, got an error after row 0 .*: copy it again"):
         read_passages(str(tmp_path / "c.jsonl.gz"))
+    (tmp_path / "d.jsonl.gz").write_bytes(whole[:12] + b"\xff" + whole[13:])
+    with pytest.raises(ValueError, match=r"d.jsonl.gz must be a whole gzip file"):
+        read_passages(str(tmp_path / "d.jsonl.gz"))
 
 
 def test_passages_are_checked_like_questions(tmp_path: Path) -> None:

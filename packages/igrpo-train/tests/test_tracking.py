@@ -49,6 +49,12 @@ def test_resuming_needs_a_run_and_the_same_recipe(recipe: Recipe) -> None:
     with pytest.raises(FileNotFoundError, match=r"run.folder must hold a run to resume, got '.*': leave out --resume"):
         RunFolder(recipe, resume=True)
     RunFolder(recipe).close()
+    config = Path(recipe.run.folder) / "config.json"
+    whole = config.read_text()
+    config.write_text(whole[:9])
+    with pytest.raises(ValueError, match=r"config.json must be JSON to resume, got .*: restore it or name a new run"):
+        RunFolder(recipe, resume=True)
+    config.write_text(whole)
     changed = replace(recipe, tree=Tree(gamma=2.0, budget=4))
     with pytest.raises(ValueError, match=r"got tree.budget = 4 \(was 5\), tree.gamma = 2.0 \(was 1.0\): resume with"):
         RunFolder(changed, resume=True)
@@ -135,7 +141,7 @@ def test_a_line_that_does_not_fit_is_taken_back_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match=r"file/run must be writable, got 'Not a directory': .* go on with --resume"):
+    with pytest.raises(DiskError, match=r"run.folder must be a folder .*, got '.*/file/run', where '.*/file' is no folder"):
         RunFolder(Recipe(run=Run(folder=str(tmp_path / "file" / "run"))))
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from igrpo_train.errors import run_command
 
@@ -67,30 +68,28 @@ def _help_flag(arg: str) -> str:
 def _warmstart(args: list[str]) -> None:
     import tyro
 
-    from igrpo_train.recipes import load_recipe
+    from igrpo_train.config import Recipe
+    from igrpo_train.recipes import load_settings
     from igrpo_train.warmstart import WarmStart, warm_start
 
     @dataclass(frozen=True, kw_only=True)
     class Arguments:
+        recipe: Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
         out: Path
         """New folder for the model."""
         warm: WarmStart = field(default_factory=WarmStart)
 
-    recipes = [arg for arg in args if arg.endswith(".toml") and not arg.startswith("-")]
-    flags = [arg for arg in args if arg not in recipes]
-    own, rest = tyro.cli(
-        Arguments, prog="igrpo-train warmstart", args=flags, use_underscores=True, return_unknown_args=True
-    )
-    recipe = load_recipe([*recipes, *rest])
+    usage = "igrpo-train warmstart RECIPE.toml [MORE.toml ...] --out FOLDER [--warm.key value ...]"
+    own = load_settings(Arguments, args, program="igrpo-train warmstart", usage=usage)
     from igrpo_train.progress import Progress
 
     with Progress(own.warm.steps) as progress:
-        folder = warm_start(recipe, own.out, own.warm, on_step=progress.update)
+        folder = warm_start(own.recipe, own.out, own.warm, on_step=progress.update)
         progress.note(f"model: {folder}")
 
 
 def _fetch(args: list[str]) -> None:
-    if not args or args[0] != "smollm2" or len(args) > 2:
+    if not args or args[0] != "smollm2" or len(args) > 2 or args[-1].startswith("-"):
         raise ValueError(f"fetch must name what to get, got {' '.join(args)!r}: igrpo-train fetch smollm2 [FOLDER]")
     from igrpo_train.fetch import fetch_smollm2
 

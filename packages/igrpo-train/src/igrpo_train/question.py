@@ -190,7 +190,7 @@ def _hops(row: Mapping[str, Any]) -> int:
     """The `hops` field, or what MuSiQue says in its type or id (`2hop__...`)."""
     hops = row.get("hops")
     if hops is not None:
-        if not isinstance(hops, int) or hops < 0:
+        if not isinstance(hops, int) or isinstance(hops, bool) or hops < 0:
             raise ValueError(f"hops must be a whole number, got {hops!r}")
         return hops
     found = _HOPS.match(str(row.get("type") or "")) or _HOPS.match(str(row["id"]))
@@ -205,10 +205,16 @@ def _gold_passages(row: Mapping[str, Any]) -> tuple[Passage, ...]:
     if contexts:
         return tuple(passage_from_row(context) for context in contexts)
     metadata = _mapping(row.get("metadata"))
-    pairs = [
-        *_supporting_steps(metadata.get("question_decomposition") or ()),
-        *_supporting_paragraphs(_mapping(metadata.get("context")), _mapping(metadata.get("supporting_facts"))),
-    ]
+    try:
+        pairs = [
+            *_supporting_steps(metadata.get("question_decomposition") or ()),
+            *_supporting_paragraphs(_mapping(metadata.get("context")), _mapping(metadata.get("supporting_facts"))),
+        ]
+    except TypeError as error:
+        raise ValueError(
+            f"metadata must hold gold passages as FlashRAG writes them, got {str(metadata)[:60]!r} ({error}): mend or "
+            "remove it"
+        ) from error
     return tuple(Passage(id=title, title=title, text=text) for title, text in pairs)
 
 

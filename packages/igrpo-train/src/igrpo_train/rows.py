@@ -7,6 +7,7 @@ Out: (number, row) pairs, read one by one, so that a corpus of many gigabytes ne
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from igrpo_train.errors import MissingExtra
 
 _HUB = "hf://"
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HUB_FILE = re.compile(r"hf://datasets/(?P<repo>[^/]+/[^/]+)/(?P<file>.+)")
 
 
@@ -63,21 +65,33 @@ def _json_rows(path: Path, spec: str) -> Iterator[tuple[int, dict[str, Any]]]:
     opener = gzip.open if path.name.endswith(".gz") else open
     number = 0
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as lines:
+        # Bytes, not text: text is decoded many lines ahead, and an error in it would name another row.
+        with opener(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _json_row(line, f"{spec}, row {number}")
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{spec} must be UTF-8 text, got bytes that are not after row {number}: {error}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{spec} must be a whole gzip file, got an error after row {number} ({error}): copy it again, or name it "
+            ".jsonl if it is not packed"
+        ) from error
 
 
-def _json_row(line: str, place: str) -> dict[str, Any]:
+def _json_row(line: bytes, place: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{place}: row must be JSON, got {line.strip()[:60]!r}: {error}") from error
+        text = line.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{place}: row must be UTF-8 text, got {line[:60]!r} ({error}): convert the file") from error
+    try:
+        row = json.loads(text)
+        if _SURROGATE.search(line):
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place}: row must be Unicode text, got half of a surrogate pair ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: row must be JSON, got {text[:60]!r}: {error}") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{place}: row must be a JSON object with named fields, got {line.strip()[:60]!r}")
+        raise ValueError(f"{place}: row must be a JSON object with named fields, got {text[:60]!r}")
     return row
 
 

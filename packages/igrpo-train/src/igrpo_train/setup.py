@@ -40,6 +40,31 @@ def check_prompts(prompting: Prompting, questions: Sequence[Question]) -> None:
             prompting.prompt(question)
 
 
+def check_answers(prompting: Prompting, questions: Sequence[Question]) -> None:
+    """Refuse an answer that cannot be scored, before anything is spent.
+
+    An answer has at most as many tokens as bytes, and one with a letter or a digit has some: few need to be tokenised.
+
+    Raises:
+        ValueError: the tokenizer keeps nothing of an answer, or it does not fit the model behind a full prompt.
+    """
+    limit, prompt = prompting.context_limit, prompting.agent.max_prompt_tokens
+    space = None if limit is None else limit - prompt
+    scored = 1 if prompting.scoring.aliases == "first" else None
+    for question in questions:
+        for answer in question.answers[:scored]:
+            length = len((prompting.scoring.preamble + answer).encode())
+            if any(map(str.isalnum, answer)) and (space is None or length <= space):
+                continue
+            length = len(prompting.forced_answer(answer).token_ids)
+            if space is not None and length > space:
+                raise ValueError(
+                    f"question {question.id!r} must have an answer that fits the {space} positions which "
+                    f"agent.max_prompt_tokens = {prompt} leaves of the model's {limit}, got {length} tokens together "
+                    "with scoring.preamble: lower the limit, shorten the preamble or drop the question"
+                )
+
+
 def set_threads(recipe: Recipe) -> None:
     """Apply `run.threads`; 0 leaves torch's default."""
     if recipe.run.threads:

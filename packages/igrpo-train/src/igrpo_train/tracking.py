@@ -84,7 +84,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _disk(path):
+        with disk_errors(path):
             # Unbuffered: a line is in the file or it failed here, never later in a destructor.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
@@ -101,7 +101,7 @@ class JsonLines:
         """
         line = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         start = self.position
-        with _disk(self.path):
+        with disk_errors(self.path):
             try:
                 while line:
                     line = line[self._file.write(line) :]
@@ -121,12 +121,12 @@ class JsonLines:
                 f"{self.path} must hold at least {position} bytes, got {self.position}: it was changed since its "
                 "checkpoint was written; restore it or start a new run"
             )
-        with _disk(self.path):
+        with disk_errors(self.path):
             self._file.truncate(position)
 
     def sync(self) -> int:
         """Force the file to the disk and return its position: call it before a checkpoint that records it."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             os.fsync(self._file.fileno())
         return self.position
 
@@ -149,17 +149,11 @@ class RunFolder:
     """
 
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
+        check_run_folder(recipe, resume=resume)
         self.path = Path(recipe.run.folder).expanduser()
         settings = json.loads(json.dumps(to_dict(recipe)))
         config = self.path / "config.json"
-        if resume:
-            _check_same(config, settings)
-        elif config.exists():
-            raise ValueError(
-                f"run.folder must be a new folder, got {recipe.run.folder!r}, which holds a run: name another one, "
-                "go on with --resume, or remove it"
-            )
-        with _disk(self.path):
+        with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         code = self.path / "code.json"
         starts = json.loads(code.read_text(encoding="utf-8")) if resume and code.exists() else []
@@ -186,6 +180,30 @@ class RunFolder:
         self.trees.close()
 
 
+def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
+    """Refuse a folder that a run cannot be written to, before anything is loaded.
+
+    Raises:
+        ValueError, FileNotFoundError, DiskError: see `RunFolder`.
+    """
+    folder = Path(recipe.run.folder).expanduser()
+    config = folder / "config.json"
+    if resume:
+        _check_same(config, json.loads(json.dumps(to_dict(recipe))))
+    elif config.exists():
+        raise ValueError(
+            f"run.folder must be a new folder, got {recipe.run.folder!r}, which holds a run: name another one, "
+            "go on with --resume, or remove it"
+        )
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        what = "cannot be written" if nearest.is_dir() else "is no folder"
+        raise DiskError(
+            f"run.folder must be a folder that can be written, got {recipe.run.folder!r}, where {str(nearest)!r} "
+            f"{what}: name another one"
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or leave the old one as it was.
 
@@ -193,7 +211,7 @@ def write_text(path: Path, text: str) -> None:
         DiskError: the disk is full or the folder cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    with _disk(path):
+    with disk_errors(path):
         part.write_text(text, encoding="utf-8")
         part.replace(path)
 
@@ -237,7 +255,11 @@ def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to resume under another recipe; where and how often to write may change."""
     if not config.is_file():
         raise FileNotFoundError(f"run.folder must hold a run to resume, got {str(config.parent)!r}: leave out --resume")
-    saved, now = (dict(_flat(values)) for values in (json.loads(config.read_text(encoding="utf-8")), settings))
+    try:
+        read = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder") from error
+    saved, now = (dict(_flat(values)) for values in (read, settings))
     changed = [key for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith("run.")]
     if changed:
@@ -268,7 +290,8 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an operating system's error in a block into a `DiskError` that names `path` and the remedy."""
     try:
         yield
     except OSError as error:

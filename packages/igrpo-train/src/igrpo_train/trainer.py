@@ -32,9 +32,9 @@ from igrpo_train.recipes import to_dict
 from igrpo_train.rewards import path_rewards, turn_penalties
 from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.session import turn_record
-from igrpo_train.setup import build_agent, check_prompts, set_threads
+from igrpo_train.setup import build_agent, check_answers, check_prompts, set_threads
 from igrpo_train.statistics import group_metrics, tree_metrics
-from igrpo_train.tracking import Phases, RunFolder
+from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors
 
 Metrics: TypeAlias = dict[str, float]
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
@@ -58,6 +58,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, on_step: OnStep | None = None) -> None:
         set_threads(recipe)
+        check_run_folder(recipe, resume=resume)
         self.recipe = recipe
         self.on_step = on_step
         self.questions = load_questions(recipe.data.train, recipe.data.hops)
@@ -78,6 +79,8 @@ class Trainer:
         self.policy = Policy(self.accelerator.unwrap_model(self.updater.model), policy.tokenizer)
         self.agent = build_agent(self.policy, retriever, recipe)
         check_prompts(self.agent.prompting, [*self.questions, *self.held_out])
+        if recipe.growth_rule(step=0).needs_scores:
+            check_answers(self.agent.prompting, self.questions)
         start = {"metrics": 0, "trees": 0}
         self.state = TrainerState(step=0, positions=start, best_metric=None, best_step=None, recipe=self._fingerprint())
         self.folder = RunFolder(recipe, resume=resume)
@@ -209,14 +212,15 @@ class Trainer:
 
     def _save(self, *, best: bool) -> None:
         self.state = replace(self.state, positions=self.folder.positions())
-        checkpoint.save(
-            self._checkpoints,
-            self.state,
-            self.updater,
-            self.policy.tokenizer,
-            keep_last=self.recipe.run.keep_last,
-            best=best,
-        )
+        with disk_errors(self._checkpoints):
+            checkpoint.save(
+                self._checkpoints,
+                self.state,
+                self.updater,
+                self.policy.tokenizer,
+                keep_last=self.recipe.run.keep_last,
+                best=best,
+            )
 
     @property
     def _checkpoints(self) -> Path:

@@ -51,9 +51,9 @@ class WarmStart:
     """What demonstrations look like."""
 
     def __post_init__(self) -> None:
-        check_fields("", self, "steps tokens_per_batch", count, "at least 1")
-        check_fields("", self, "warmup_steps questions", natural, "at least 0")
-        check_fields("", self, "learning_rate", positive, "finite and above 0")
+        check_fields("warm.", self, "steps tokens_per_batch", count, "at least 1")
+        check_fields("warm.", self, "warmup_steps questions", natural, "at least 0")
+        check_fields("warm.", self, "learning_rate", positive, "finite and above 0")
 
 
 def warm_start(

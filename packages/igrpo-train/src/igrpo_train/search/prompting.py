@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from igrpo_train.config import Agent, Scoring
@@ -71,6 +72,7 @@ class Prompting:
         self.tokenizer = tokenizer
         self.agent = agent
         self.scoring = scoring
+        self.context_limit = context_limit
         self._forced: dict[str, ForcedAnswer] = {}
         self._open_ids = self._encode(agent.observation_open)
         self._close_ids = self._encode(agent.observation_close)
@@ -88,15 +90,12 @@ class Prompting:
         """Head and tail of a question's contexts.
 
         Raises:
-            ValueError: instructions and question alone do not fit `agent.max_prompt_tokens`.
+            ValueError: instructions and question alone do not fit `agent.max_prompt_tokens`, or the chat template fails.
         """
         # The question goes in last, and the last mark is the history's: a question may hold either word.
         content = self.agent.template.replace("{history}", _MARK).replace("{question}", question.text.strip())
         if self.agent.chat:
-            messages = [{"role": "user", "content": content}]
-            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            assert isinstance(rendered, str)
-            content = rendered
+            content = self._chat(content)
         before, _, after = content.rpartition(_MARK)
         if self.agent.history == "everything":
             before, after = before + after, ""
@@ -108,6 +107,22 @@ class Prompting:
                 f"with the instructions, got {length} tokens: raise the limit or drop the question"
             )
         return prompt
+
+    def _chat(self, content: str) -> str:
+        messages = [{"role": "user", "content": content}]
+        try:
+            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise ValueError(
+                f"model.path must have a chat template that takes one user message, got {self.tokenizer.name_or_path!r} "
+                f"({error}): mend the template, or set agent.chat = false to send the plain prompt"
+            ) from error
+        if not isinstance(rendered, str) or _MARK not in rendered:
+            raise ValueError(
+                f"model.path must have a chat template that repeats the user message, got "
+                f"{self.tokenizer.name_or_path!r}: mend the template, or set agent.chat = false to send the plain prompt"
+            )
+        return rendered
 
     def observe(self, passages: Sequence[Passage], room: int) -> Observation:
         """Write retrieved passages as an observation of at most `room` ids, cutting documents from the end."""
