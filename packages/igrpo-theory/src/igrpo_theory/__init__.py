@@ -22,12 +22,14 @@ Symbols:
 """
 
 from igrpo_theory.advantages import GroupStatistics, Unit, group_advantages, group_statistics, normalise_by
+from igrpo_theory.capped import capped_law, capped_mean, capped_rate, elasticity, expected_counts, finite_elasticity
 from igrpo_theory.expansion import (
     BudgetMode,
     Scheme,
     cap_at_step,
     draw_expansions,
     expansion_probabilities,
+    expected_expansions,
     stage_budget,
 )
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
@@ -76,9 +78,16 @@ __all__ = [
     "Unit",
     "World",
     "cap_at_step",
+    "capped_law",
+    "capped_mean",
+    "capped_rate",
     "draw_expansions",
+    "elasticity",
     "enumerate_paths",
     "expansion_probabilities",
+    "expected_counts",
+    "expected_expansions",
+    "finite_elasticity",
     "fold",
     "group_advantages",
     "group_statistics",

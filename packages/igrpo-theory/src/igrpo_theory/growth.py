@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
+from igrpo_theory.capped import check_cap
 from igrpo_theory.randomness import Stream, fold
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
@@ -43,7 +44,7 @@ class GrowthRule:
     budget_mode: expansion.BudgetMode = "full"
     """Children a stage: the budget (full), the number of active nodes (low), or half way (mid)."""
     scheme: expansion.Scheme = "capped"
-    """How counts are drawn: one at a time under the cap, or systematic resampling (cap = budget)."""
+    """How counts are drawn: under the cap (capped, calibrated), or without one (the others need cap = budget)."""
     criterion: Criterion = "mean"
     """What a node is worth: mean of score and gain, score, gain, or zero."""
     turn_limit: int = 4
@@ -55,7 +56,7 @@ class GrowthRule:
 
     def __post_init__(self) -> None:
         expansion.check_gamma(self.gamma)
-        expansion.check_cap(self.cap)
+        check_cap(self.cap)
         if self.budget < 1:
             raise ValueError(f"budget must be at least 1, got {self.budget}: the root needs a child")
         if self.turn_limit < 1:
@@ -65,11 +66,7 @@ class GrowthRule:
                 raise ValueError(
                     f"{field} must be one of {', '.join(choices)}, got {getattr(self, field)}: choose one of them"
                 )
-        if self.scheme == "systematic" and self.cap < self.budget:
-            raise ValueError(
-                f"systematic resampling takes no cap below the budget, got cap {self.cap} and budget {self.budget}: "
-                "set cap = budget"
-            )
+        expansion.check_scheme(self.scheme, self.cap, self.budget)
 
     @property
     def needs_scores(self) -> bool:
