@@ -22,6 +22,7 @@ Symbols:
 """
 
 from igrpo_theory.advantages import GroupStatistics, Unit, group_advantages, group_statistics, normalise_by
+from igrpo_theory.adversaries import ADVERSARIES, adversarial_policy_tree, misleading_policy_tree
 from igrpo_theory.capped import capped_law, capped_mean, capped_rate, elasticity, expected_counts, finite_elasticity
 from igrpo_theory.expansion import (
     BudgetMode,
@@ -34,13 +35,29 @@ from igrpo_theory.expansion import (
 )
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.paths import Paths, multiplicity, path_values, root_to_leaf_paths
+from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.randomness import Stream, fold, question_keys, text_key, uniforms
+from igrpo_theory.rates import (
+    BudgetBound,
+    Flow,
+    RateConstants,
+    bias_rate,
+    clt_covariance,
+    clt_variance,
+    finite_budget_bound,
+    particle_flow,
+    rate_constants,
+)
 from igrpo_theory.teacher import (
     Recursion,
+    expected_reward,
+    greedy_law,
     kl_divergence,
     log_partition,
+    merged_law,
     objective,
     reward_derivative,
+    reward_gain,
     teacher_law,
     teacher_law_by_recursion,
     total_variation,
@@ -48,27 +65,33 @@ from igrpo_theory.teacher import (
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, information_gain, node_value
 from igrpo_theory.worlds import (
+    PaddedTree,
     PathLaw,
     PolicyTree,
     PolicyTreeWorld,
     enumerate_paths,
+    padded,
     random_policy_tree,
-    read_policy_tree,
     states_of,
 )
 
 __all__ = [
+    "ADVERSARIES",
+    "BudgetBound",
     "BudgetMode",
     "Criterion",
+    "Flow",
     "GroupStatistics",
     "Growth",
     "GrowthRule",
     "NodeStatus",
+    "PaddedTree",
     "PathLaw",
     "Paths",
     "PolicyTree",
     "PolicyTreeWorld",
     "Proposal",
+    "RateConstants",
     "Recursion",
     "RolloutTree",
     "RootScore",
@@ -77,33 +100,46 @@ __all__ = [
     "Stream",
     "Unit",
     "World",
+    "adversarial_policy_tree",
+    "bias_rate",
     "cap_at_step",
     "capped_law",
     "capped_mean",
     "capped_rate",
+    "clt_covariance",
+    "clt_variance",
     "draw_expansions",
     "elasticity",
     "enumerate_paths",
     "expansion_probabilities",
     "expected_counts",
     "expected_expansions",
+    "expected_reward",
+    "finite_budget_bound",
     "finite_elasticity",
     "fold",
+    "greedy_law",
     "group_advantages",
     "group_statistics",
     "grow",
     "information_gain",
     "kl_divergence",
     "log_partition",
+    "merged_law",
+    "misleading_policy_tree",
     "multiplicity",
     "node_value",
     "normalise_by",
     "objective",
+    "padded",
+    "particle_flow",
     "path_values",
     "question_keys",
     "random_policy_tree",
+    "rate_constants",
     "read_policy_tree",
     "reward_derivative",
+    "reward_gain",
     "root_to_leaf_paths",
     "stage_budget",
     "states_of",
