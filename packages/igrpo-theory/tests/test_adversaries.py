@@ -7,16 +7,15 @@ from scipy import stats
 from igrpo_theory import (
     ADVERSARIES,
     GrowthRule,
-    NodeStatus,
     PolicyTreeWorld,
     adversarial_policy_tree,
     bias_rate,
     clt_variance,
     enumerate_paths,
     grow,
+    grown_laws,
     padded,
     question_keys,
-    root_to_leaf_paths,
     states_of,
     teacher_law,
 )
@@ -24,25 +23,12 @@ from igrpo_theory import (
 ALPHA = 1e-6
 
 
-def shares(name: str, *, replicates: int, budget: int, cap: int, gamma: float) -> np.ndarray:
-    """Share of each path of the padded world among the leaves at the turn limit, one row a replicate."""
-    policy = padded(adversarial_policy_tree(name)).policy
-    rule = GrowthRule(budget=budget, cap=cap, gamma=gamma, criterion="score", turn_limit=policy.turns)
-    keys = question_keys(3, 0, np.arange(replicates), [str(number) for number in range(replicates)])
-    tree = grow(PolicyTreeWorld(policy), [0] * replicates, keys, rule).tree
-    paths = root_to_leaf_paths(tree)
-    complete = tree.status[paths.leaf] == NodeStatus.TURN_LIMIT
-    end = states_of(tree)[paths.leaf[complete]]
-    cells = np.bincount(paths.question[complete] * len(policy.parent) + end, minlength=replicates * len(policy.parent))
-    return cells.reshape(replicates, -1)[:, policy.ends] / budget
-
-
 @pytest.mark.parametrize("name", ADVERSARIES)
 def test_uncapped_growth_reaches_the_teacher_on_hard_worlds(name: str) -> None:
     replicates, budget = 100, 1000
     policy = padded(adversarial_policy_tree(name)).policy
     mu = teacher_law(policy, 1.0)
-    laws = shares(name, replicates=replicates, budget=budget, cap=budget, gamma=1.0)
+    laws = grown_laws(policy, 1.0, replicates=replicates, budget=budget, seed=3).laws
     assert np.allclose(laws.sum(axis=1), 1)
     assert (laws[:, mu < 1e-300] == 0).all()
     spread = np.sqrt(clt_variance(policy, 1.0) / (budget * replicates))
@@ -76,7 +62,7 @@ def test_a_dominating_node_takes_all_without_a_cap_and_little_with_one() -> None
     policy = adversarial_policy_tree("dominating node")
     first = enumerate_paths(policy).states[:, 0] == 1
     taken = {
-        cap: shares("dominating node", replicates=50, budget=1000, cap=cap, gamma=5.0)[:, first].sum(axis=1).mean()
+        cap: grown_laws(policy, 5.0, replicates=50, budget=1000, cap=cap).laws[:, first].sum(axis=1).mean()
         for cap in (1000, 2)
     }
     # exp(60) to 1: all without a cap. With cap 2 the 2% of particles on it can at most double at each of two stages.

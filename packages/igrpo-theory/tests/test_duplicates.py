@@ -4,32 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from grown_laws import grown_laws
 from scipy import stats
 
 from igrpo_theory import (
+    MergingWorld,
     PolicyTree,
-    PolicyTreeWorld,
-    RolloutTree,
     enumerate_paths,
+    grown_laws,
     merged_law,
     random_policy_tree,
     read_policy_tree,
-    states_of,
     teacher_law,
     total_variation,
 )
-
-
-class MergingWorld(PolicyTreeWorld):
-    """Treats equal turns as one node: all draws of a state but the first are out of the expansion draw."""
-
-    def score(self, tree: RolloutTree[int], nodes: np.ndarray) -> np.ndarray:
-        same = tree.question[nodes].astype(np.int64) * len(self.policy.parent) + states_of(tree)[nodes]
-        first = np.zeros(len(nodes), dtype=bool)
-        first[np.unique(same, return_index=True)[1]] = True
-        return np.where(first, super().score(tree, nodes), -1e6)
-
 
 TREES = {
     "three turns": random_policy_tree(np.random.default_rng(1), turns=3, branching=3),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from grown_laws import grown_laws
 from scipy import stats
 
 from igrpo_theory import (
@@ -19,6 +18,7 @@ from igrpo_theory import (
     clt_covariance,
     clt_variance,
     finite_budget_bound,
+    grown_laws,
     log_partition,
     random_policy_tree,
     rate_constants,
@@ -110,7 +110,7 @@ def test_the_normaliser_is_unbiased_and_so_are_weighted_shares(name: str, scheme
     policy = TREES[name]
     mu, replicates = teacher_law(policy, 1.0), 20_000
     grown = grown_laws(policy, 1.0, replicates=replicates, budget=5, scheme=scheme)  # type: ignore[arg-type]
-    ratio = grown.normalisers / np.exp(log_partition(policy, 1.0))
+    ratio = np.exp(grown.log_normalisers - log_partition(policy, 1.0))
     common = mu * 5 * replicates >= 300
     samples = np.column_stack([ratio, ratio[:, None] * grown.laws[:, common]])
     targets = np.append(1.0, mu[common])
@@ -122,7 +122,7 @@ def test_the_normaliser_is_unbiased_and_so_are_weighted_shares(name: str, scheme
 def expected_bias(policy: PolicyTree, gamma: float, *, replicates: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
     """E[mu^B] - mu and its standard error, by -Cov(mu^B, Zhat) / Z: noise of order 1/B instead of 1/sqrt(B)."""
     grown = grown_laws(policy, gamma, replicates=replicates, budget=budget)
-    ratio = grown.normalisers / np.exp(log_partition(policy, gamma))
+    ratio = np.exp(grown.log_normalisers - log_partition(policy, gamma))
     samples = -(grown.laws - teacher_law(policy, gamma)) * (ratio - 1)[:, None]
     return samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(replicates)
 

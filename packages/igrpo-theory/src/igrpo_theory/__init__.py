@@ -22,7 +22,7 @@ Symbols:
 """
 
 from igrpo_theory.advantages import GroupStatistics, Unit, group_advantages, group_statistics, normalise_by
-from igrpo_theory.adversaries import ADVERSARIES, adversarial_policy_tree, misleading_policy_tree
+from igrpo_theory.adversaries import ADVERSARIES, MergingWorld, adversarial_policy_tree, misleading_policy_tree
 from igrpo_theory.capped import capped_law, capped_mean, capped_rate, elasticity, expected_counts, finite_elasticity
 from igrpo_theory.expansion import (
     BudgetMode,
@@ -48,6 +48,7 @@ from igrpo_theory.rates import (
     particle_flow,
     rate_constants,
 )
+from igrpo_theory.replicates import GrownLaws, grown_laws
 from igrpo_theory.teacher import (
     Recursion,
     expected_reward,
@@ -82,8 +83,10 @@ __all__ = [
     "Criterion",
     "Flow",
     "GroupStatistics",
+    "GrownLaws",
     "Growth",
     "GrowthRule",
+    "MergingWorld",
     "NodeStatus",
     "PaddedTree",
     "PathLaw",
@@ -122,6 +125,7 @@ __all__ = [
     "group_advantages",
     "group_statistics",
     "grow",
+    "grown_laws",
     "information_gain",
     "kl_divergence",
     "log_partition",

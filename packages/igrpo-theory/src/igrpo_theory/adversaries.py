@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from igrpo_theory.worlds import PolicyTree, random_policy_tree
+from igrpo_theory.tree import RolloutTree
+from igrpo_theory.worlds import PolicyTree, PolicyTreeWorld, random_policy_tree, states_of
 
 
 def adversarial_policy_tree(name: str) -> PolicyTree:
@@ -50,6 +52,28 @@ def misleading_policy_tree(strength: float = 1.0) -> PolicyTree:
         answer=np.zeros(5, dtype=bool),
         reward=np.array([0.0, 0.0, 0.0, 0.0, 1.0]),
     )
+
+
+class MergingWorld(PolicyTreeWorld):
+    """A wrong world: equal turns of a question count as one node, by a score that keeps all but one out of the draw.
+
+    Grow it to see why a node must be a draw: the limit is `merged_law` instead of the teacher law.
+
+    Source: ours, see docs/theory/duplicates.md.
+
+    Example:
+        >>> tree = RolloutTree.plant([0])
+        >>> twins = tree.append(np.array([0, 0]), [2, 2], np.array([False, False]), turn_limit=2)
+        >>> MergingWorld(misleading_policy_tree()).score(tree, twins).tolist()
+        [0.0, -1000000.0]
+    """
+
+    def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Val of the first node in each state and question; far below every val for the others."""
+        same = tree.question[nodes].astype(np.int64) * len(self.policy.parent) + states_of(tree)[nodes]
+        first = np.zeros(len(nodes), dtype=bool)
+        first[np.unique(same, return_index=True)[1]] = True
+        return np.where(first, super().score(tree, nodes), -1e6)
 
 
 def _base(turns: int = 3, branching: int = 2) -> PolicyTree:
