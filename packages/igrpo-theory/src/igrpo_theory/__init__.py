@@ -34,6 +34,14 @@ from igrpo_theory.expansion import (
     stage_budget,
 )
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
+from igrpo_theory.limits import (
+    MeanField,
+    cap_distance_bound,
+    cap_slope,
+    capped_teacher_law,
+    mean_field,
+    saturation_bound,
+)
 from igrpo_theory.paths import Paths, multiplicity, path_values, root_to_leaf_paths
 from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.randomness import Stream, fold, question_keys, text_key, uniforms
@@ -86,6 +94,7 @@ __all__ = [
     "GrownLaws",
     "Growth",
     "GrowthRule",
+    "MeanField",
     "MergingWorld",
     "NodeStatus",
     "PaddedTree",
@@ -106,9 +115,12 @@ __all__ = [
     "adversarial_policy_tree",
     "bias_rate",
     "cap_at_step",
+    "cap_distance_bound",
+    "cap_slope",
     "capped_law",
     "capped_mean",
     "capped_rate",
+    "capped_teacher_law",
     "clt_covariance",
     "clt_variance",
     "draw_expansions",
@@ -129,6 +141,7 @@ __all__ = [
     "information_gain",
     "kl_divergence",
     "log_partition",
+    "mean_field",
     "merged_law",
     "misleading_policy_tree",
     "multiplicity",
@@ -145,6 +158,7 @@ __all__ = [
     "reward_derivative",
     "reward_gain",
     "root_to_leaf_paths",
+    "saturation_bound",
     "stage_budget",
     "states_of",
     "teacher_law",
