@@ -158,6 +158,8 @@ def test_expected_counts_of_weights_hundreds_of_decades_apart() -> None:
     counts = expected_counts(weights, np.zeros(5, dtype=int), np.array([5]), 2)
     assert counts[:3].tolist() == pytest.approx([2.0, 2.0, 1.0])
     assert (counts > 0).all()  # the least of them is a denominator elsewhere
+    none = expected_counts(np.array([1.0, 0.0, 0.0]), np.zeros(3, dtype=int), np.array([3]), 2)
+    assert none.tolist() == pytest.approx([2.0, 0.5, 0.5])  # drawn only because the cap forces it
 
 
 def test_a_large_stage_has_the_mean_field_counts() -> None:

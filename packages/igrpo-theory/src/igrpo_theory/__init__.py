@@ -33,6 +33,7 @@ from igrpo_theory.expansion import (
     expected_expansions,
     stage_budget,
 )
+from igrpo_theory.finite import finite_law
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.limits import (
     MeanField,
@@ -73,6 +74,7 @@ from igrpo_theory.teacher import (
 )
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, information_gain, node_value
+from igrpo_theory.weights import Target, importance_weights
 from igrpo_theory.worlds import (
     PaddedTree,
     PathLaw,
@@ -110,6 +112,7 @@ __all__ = [
     "Scheme",
     "Stage",
     "Stream",
+    "Target",
     "Unit",
     "World",
     "adversarial_policy_tree",
@@ -132,12 +135,14 @@ __all__ = [
     "expected_reward",
     "finite_budget_bound",
     "finite_elasticity",
+    "finite_law",
     "fold",
     "greedy_law",
     "group_advantages",
     "group_statistics",
     "grow",
     "grown_laws",
+    "importance_weights",
     "information_gain",
     "kl_divergence",
     "log_partition",

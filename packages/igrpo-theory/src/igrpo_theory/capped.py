@@ -6,7 +6,8 @@ their means, and the response to the weights that is left under the cap.
 The draw is a race (see `race`): node i has a Poisson clock of rate w_i that stops after `cap` arrivals, and the first m
 arrivals, m = min(budget, cap * nodes), are the children. Everything here follows from that.
 
-Letters: Q questions, A active nodes of one stage (over all questions), W most active nodes of a question.
+Letters: Q questions, A active nodes of one stage (over all questions), W active nodes of one question; inside, R stages
+that are alike, K points in time, C and M numbers of children.
 Source: ours, see docs/theory/capped.md.
 """
 
@@ -22,6 +23,8 @@ from igrpo_theory.segments import rank_within
 
 # Nodes that a law may be enumerated for: (cap + 1) ** nodes count vectors at most.
 _MOST_COUNT_VECTORS = 200_000
+# Stages times nodes times draws that one quadrature handles at once; bounds its memory.
+_CHUNK = 10_000
 
 
 def check_cap(cap: int) -> None:
@@ -182,81 +185,70 @@ def expected_counts(
     rows, inverse = np.unique(
         np.column_stack([total, np.take_along_axis(table, order, axis=1)]), axis=0, return_inverse=True
     )
-    means = np.zeros(table.shape)
-    for row, (draws, *sorted_rates) in enumerate(rows.tolist()):
-        present = [rate for rate in sorted_rates if rate >= 0]
-        if present:
-            means[row, : len(present)] = _race_means(np.array(present), int(draws), cap)
+    means = np.zeros((len(rows), table.shape[1]))
+    sure, present = np.isinf(rows[:, 1:]).sum(axis=1), (rows[:, 1:] > 0).sum(axis=1)
+    kinds, kind = np.unique(np.column_stack([rows[:, 0], sure, present]).astype(np.int64), axis=0, return_inverse=True)
+    for number, (draws, first, last) in enumerate(kinds.tolist()):
+        alike = np.flatnonzero(kind.reshape(-1) == number)
+        means[alike, :first] = cap
+        size = max(1, _CHUNK // max(1, draws * (last - first)))
+        for chunk in np.split(alike, range(size, len(alike), size)):
+            means[chunk, first:last] = _race_means(rows[chunk, 1 + first : 1 + last].T, draws - cap * first, cap).T
     counts = np.empty(table.shape)
     np.put_along_axis(counts, order, means[inverse.reshape(-1)], axis=1)
     return counts[question, column]
 
 
-def _race_means(rates: Float[np.ndarray, " W"], total: int, cap: int) -> Float[np.ndarray, " W"]:
-    """E[n_i] of one stage."""
-    sure = np.isinf(rates)
-    if sure.any():
-        rest = _race_means(rates[~sure], total - cap * int(sure.sum()), cap) if not sure.all() else rates[:0]
-        means = np.full(len(rates), float(cap))
-        means[~sure] = rest
-        return means
-    if total == cap * len(rates):
-        return np.full(len(rates), float(cap))
+def _race_means(rates: Float[np.ndarray, "W R"], total: int, cap: int) -> Float[np.ndarray, "W R"]:
+    """E[n_i] of stages that differ in their rates only."""
+    num_nodes = len(rates)
+    if num_nodes == 0 or total == cap * num_nodes:
+        return np.full(rates.shape, float(cap))
     if total <= cap:
-        return total * rates / rates.sum()
-    return _quadrature(rates / rates.max(), total, cap)
+        return total * rates / rates.sum(axis=0)
+    return _quadrature(rates / rates.max(axis=0), total, cap)
 
 
-def _quadrature(rates: Float[np.ndarray, " W"], total: int, cap: int) -> Float[np.ndarray, " W"]:
+def _quadrature(rates: Float[np.ndarray, "W R"], total: int, cap: int) -> Float[np.ndarray, "W R"]:
     """The race's integral over t = exp(u - exp(-u)) by the trapezoidal rule, which is exponentially accurate here."""
     step = 0.1 * np.sqrt(5 / max(total, 5))
     # Late enough that even the slowest clock has stopped: its c-th arrival comes by then but for a chance of 1e-20.
     last = np.log(60 + 4 * cap) - np.log(rates.min())
     u = np.arange(-4.0, last + step, step)
-    log_time = u - np.exp(-u)
-    stops = _stopped_clocks(np.log(rates)[:, None] + log_time, min(cap, total))
-    others = _sums_of_others(stops, total)
-    # P(N_i = k) P(others <= m - 1 - k), summed over k < c.
-    room = np.cumsum(others, axis=2)[:, :, ::-1]
+    log_mean = np.log(rates)[..., None] + u - np.exp(-u)
     width = min(cap, total)
-    chance = (stops[:, :, :width] * room[:, :, :width]).sum(axis=2)
-    speed = np.exp(np.log(rates)[:, None] + log_time + np.log1p(np.exp(-u)))
-    return (speed * chance).sum(axis=1) * step
+    stops = _stopped_clocks(log_mean, width)
+    # P(N_i = k) P(others <= m - 1 - k), summed over k < c.
+    room = np.cumsum(_sums_of_others(stops, total), axis=-1)[..., ::-1]
+    chance = (stops[..., :width] * room[..., :width]).sum(axis=-1)
+    speed = np.exp(np.minimum(log_mean + np.log1p(np.exp(-u)), 700.0))  # the chance is 0 long before this
+    return (speed * chance).sum(axis=-1) * step
 
 
-def _stopped_clocks(log_mean: Float[np.ndarray, "W K"], cap: int) -> Float[np.ndarray, "W K C"]:
+def _stopped_clocks(log_mean: Float[np.ndarray, "W R K"], cap: int) -> Float[np.ndarray, "W R K C"]:
     """P(min(cap, N) = k) for k = 0..cap at each of K times."""
     mean = np.exp(np.minimum(log_mean, 700.0))
-    k = np.arange(cap)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, cap)))])
-    below = np.exp(k * log_mean[..., None] - mean[..., None] - log_factorial)
-    return np.concatenate([below, gammainc(cap, mean)[..., None]], axis=2)
+    below = np.exp(np.arange(cap) * log_mean[..., None] - mean[..., None] - log_factorial)
+    return np.concatenate([below, gammainc(cap, mean)[..., None]], axis=-1)
 
 
-def _sums_of_others(stops: Float[np.ndarray, "W K C"], total: int) -> Float[np.ndarray, "W K M"]:
+def _sums_of_others(stops: Float[np.ndarray, "W R K C"], total: int) -> Float[np.ndarray, "W R K M"]:
     """P(sum over j != i of the stopped clocks = k) for k = 0..total - 1, from products before and after i."""
-    num_nodes, num_times, _ = stops.shape
-    before, after = np.zeros((2, num_nodes, num_times, total))
-    before[0, :, 0] = after[-1, :, 0] = 1.0
-    for node in range(1, num_nodes):
+    before, after = np.zeros((2, *stops.shape[:-1], total))
+    before[0, ..., 0] = after[-1, ..., 0] = 1.0
+    for node in range(1, len(stops)):
         before[node] = _convolve(before[node - 1], stops[node - 1])
         after[-1 - node] = _convolve(after[-node], stops[-node])
-    return _convolve_all(before, after)
+    return _convolve(before, after)
 
 
-def _convolve(law: Float[np.ndarray, "K M"], clock: Float[np.ndarray, "K C"]) -> Float[np.ndarray, "K M"]:
-    size = law.shape[1]
-    out = np.zeros_like(law)
-    for k in range(min(clock.shape[1], size)):
-        out[:, k:] += law[:, : size - k] * clock[:, k, None]
-    return out
-
-
-def _convolve_all(left: Float[np.ndarray, "W K M"], right: Float[np.ndarray, "W K M"]) -> Float[np.ndarray, "W K M"]:
-    size = left.shape[2]
-    out = np.zeros_like(left)
-    for k in range(size):
-        out[:, :, k:] += left[:, :, : size - k] * right[:, :, k, None]
+def _convolve(one: Float[np.ndarray, "*B M"], other: Float[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B M"]:
+    """The law of a sum of independent counts, up to the largest count of the first."""
+    size = one.shape[-1]
+    out = np.zeros_like(one)
+    for k in range(min(other.shape[-1], size)):
+        out[..., k:] += one[..., : size - k] * other[..., k, None]
     return out
 
 
