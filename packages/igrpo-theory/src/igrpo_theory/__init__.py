@@ -34,6 +34,7 @@ from igrpo_theory.expansion import (
     stage_budget,
 )
 from igrpo_theory.finite import finite_law
+from igrpo_theory.gap import Estimate, Gap, gap
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.limits import (
     MeanField,
@@ -91,7 +92,9 @@ __all__ = [
     "BudgetBound",
     "BudgetMode",
     "Criterion",
+    "Estimate",
     "Flow",
+    "Gap",
     "GroupStatistics",
     "GrownLaws",
     "Growth",
@@ -137,6 +140,7 @@ __all__ = [
     "finite_elasticity",
     "finite_law",
     "fold",
+    "gap",
     "greedy_law",
     "group_advantages",
     "group_statistics",

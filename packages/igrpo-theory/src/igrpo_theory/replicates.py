@@ -76,6 +76,7 @@ def grown_laws(
         scheme=scheme,
         criterion="score",
         turn_limit=policy.turns,
+        score_chains=True,  # Zhat needs the values even where no draw does
     )
     keys = question_keys(seed, 0, np.arange(replicates), [f"replicate {number}" for number in range(replicates)])
     growth = grow(world or PolicyTreeWorld(policy), [0] * replicates, keys, rule)
