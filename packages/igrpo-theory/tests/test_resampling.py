@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from igrpo_theory import draw_expansions, fold
+from igrpo_theory import draw_expansions, fold, resampling
 from igrpo_theory.expansion import Scheme
 
 ALPHA = 1e-7
@@ -94,3 +94,37 @@ def test_stratified_draws_can_be_two_away_where_systematic_cannot() -> None:
     assert sorted(set(counts[:, 1].tolist())) == [0, 1, 2]
     both = (counts[:, 1] == 2).mean()  # the last fifth of slice one and the first fifth of slice two... of .4 each
     assert abs(both - 0.4**2) < stats.norm.isf(ALPHA / 2) * np.sqrt(0.16 * 0.84 / 20_000)
+
+
+@given(
+    num_nodes=st.sampled_from([1, 3, 255, 256, 2000]),
+    concentration=st.sampled_from([0.001, 0.1, 1.0, 100.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_many_draws_of_one_question_are_counted_as_one_by_one(num_nodes: int, concentration: float, seed: int) -> None:
+    """The guide table against a search for each draw; tiny concentrations leave most nodes no weight at all."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.full(num_nodes, concentration)) * rng.choice([1.0, 1e-3, 1e6])
+    cdf = np.cumsum(weights)
+    points = rng.random(30_000) * cdf[-1]
+    points[:num_nodes] = cdf[: len(points)]  # ties
+    points = points[points > 0]
+    expected = np.bincount(np.searchsorted(cdf, points), minlength=num_nodes)
+    assert resampling._count(points, cdf).tolist() == expected.tolist()
+
+
+def test_counts_are_the_same_however_many_questions_are_drawn_together() -> None:
+    """Below and above the number of draws at which questions are counted one by one."""
+    rng = np.random.default_rng(0)
+    for budget in (20, 500):
+        weights = rng.dirichlet(np.ones(300), size=3)
+        keys = fold(np.arange(3, dtype=np.uint64), 5)
+        together = resampling.multinomial(weights.ravel(), np.repeat(np.arange(3), 300), np.full(3, budget), keys)
+        # Node by node in turn, so that no question is a slice.
+        mixed = resampling.multinomial(weights.T.ravel(), np.tile(np.arange(3), 300), np.full(3, budget), keys)
+        assert mixed.reshape(300, 3).T.ravel().tolist() == together.tolist()
+        for slot in range(3):
+            one = resampling.multinomial(
+                weights[slot], np.zeros(300, dtype=int), np.array([budget]), keys[slot : slot + 1]
+            )
+            assert one.tolist() == together[300 * slot : 300 * (slot + 1)].tolist()

@@ -86,8 +86,8 @@ _CHOICES = {
 class Proposal(Generic[Payload]):
     """One turn a parent."""
 
-    payloads: Sequence[Payload]
-    """What each child carries."""
+    payloads: Sequence[Payload] | np.ndarray
+    """What each child carries; an array where the roots are one."""
     terminal: Bool[np.ndarray, " n"]
     """Whether the child ends its path by itself."""
 
@@ -131,13 +131,14 @@ class Growth(Generic[Payload]):
 
 
 def grow(
-    world: World[Payload], roots: Sequence[Payload], keys: UInt64[np.ndarray, " Q"], rule: GrowthRule
+    world: World[Payload], roots: Sequence[Payload] | np.ndarray, keys: UInt64[np.ndarray, " Q"], rule: GrowthRule
 ) -> Growth[Payload]:
     """Grow one tree a question, turn by turn, all questions in step.
 
     The root gets exactly `budget` children, whatever cap and budget mode say. At each later depth the active nodes are
     scored, the draw says how many children each gets, and those that get none become truncated leaves. `roots` holds
-    one payload a question, `keys` one key (see `question_keys`).
+    one payload a question, `keys` one key (see `question_keys`). Roots in an array keep all payloads in one, which is
+    what makes large budgets fast.
 
     Raises:
         ValueError: when the world returns a wrong number of turns, or a score that is not finite.
@@ -153,7 +154,7 @@ def grow(
     """
     if len(keys) != len(roots):
         raise ValueError(f"keys must be one a question, got {len(keys)} for {len(roots)} roots: see question_keys")
-    tree = RolloutTree.plant(roots)
+    tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
     nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
@@ -225,7 +226,8 @@ def _propose(
     rule: GrowthRule,
 ) -> Int[np.ndarray, " n"]:
     """One child a parent entry, each with its own random stream; returns the new nodes."""
-    child_keys = fold(keys[tree.question[parents]], Stream.PROPOSAL, tree.reserve(parents))
+    streams = fold(keys, Stream.PROPOSAL)
+    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], tree.reserve(parents))
     proposal = world.propose(tree, parents, child_keys)
     if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
         raise ValueError(

@@ -252,20 +252,24 @@ class PolicyTreeWorld:
         self._first_child = np.searchsorted(above, np.arange(len(policy.parent))) + 1
         width = int(np.bincount(above).max())
         # Upper ends of the children's intervals; the last child's is infinite, so that rounding leaves no gap.
-        table = np.full((len(policy.parent), width), np.inf)
-        table[above, children - self._first_child[above]] = policy.probability[1:]
-        self._cdf = np.cumsum(table, axis=1)
+        table = np.full((width, len(policy.parent)), np.inf)
+        table[children - self._first_child[above], above] = policy.probability[1:]
+        cdf = np.cumsum(table, axis=0)
         num_children = np.bincount(above, minlength=len(policy.parent))
-        self._cdf[above, num_children[above] - 1] = np.inf
+        cdf[num_children[above] - 1, above] = np.inf
+        # One row a child; the last row is infinite for all.
+        self._cdf = cdf[:-1]
 
     def propose(
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
         states = _payloads(tree, parents)
-        smaller = self._cdf[states] <= uniforms(keys)[:, None]
-        children = self._first_child[states] + smaller.sum(axis=1)
-        return Proposal(children.tolist(), self.policy.answer[children])
+        draws, children = uniforms(keys), self._first_child[states]
+        for column in self._cdf:
+            children += column[states] <= draws
+        payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
+        return Proposal(payloads, self.policy.answer[children])
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""
@@ -285,4 +289,6 @@ def states_of(tree: RolloutTree[int]) -> Int[np.ndarray, " N"]:
 
 
 def _payloads(tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    if isinstance(tree.payload, np.ndarray):
+        return tree.payload[nodes]
     return np.fromiter(map(tree.payload.__getitem__, nodes.tolist()), dtype=np.int64, count=len(nodes))
