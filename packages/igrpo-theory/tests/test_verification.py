@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,63 @@ def test_the_command_says_what_is_wrong_with_a_file_and_exits_2(
     assert message in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+def test_the_gap_command_prints_and_writes_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "gap.json"
+    words = ["gap", "--budget", "5", "--cap", "2", "--gamma", "1", "--replicates", "500", "--json", str(report)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "4 turns of 2: budget 5, cap 2, gamma 1, full, capped"
+    assert "total variation to the teacher law" in said
+    measured = json.loads(report.read_text())
+    assert measured["cap"] == 2
+    assert 0 < measured["gap"]["tv_teacher"]["value"] < 0.3
+    assert len(measured["gap"]["distinct_parents"]) == 3
+    assert sum(measured["gap"]["law"]) == pytest.approx(1)
+
+
+def test_equal_seeds_give_equal_gaps(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = []
+    for seed in ("1", "1", "2"):
+        assert main(["gap", "--seed", seed, "--replicates", "50"]) == 0
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1] != tables[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cap", "0"], "cap must be at least 1, got 0"),
+        (["--budget", "0"], "budget must be at least 1, got 0"),
+        (["--gamma", "nan"], "gamma must be finite and at least 0, got nan"),
+        (["--scheme", "systematic"], "systematic resampling takes no cap below the budget, got cap 2 and budget 5"),
+        (["--tree", "nowhere.json"], "the policy tree must be a file, got nowhere.json"),
+    ],
+)
+def test_the_gap_command_says_what_is_wrong_and_exits_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["gap", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_figure_without_matplotlib_is_refused_with_the_pip_line_before_growing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["gap", "--figure", str(tmp_path / "gap.png")]) == 2
+    said = capsys.readouterr()
+    assert "a figure needs matplotlib: pip install 'igrpo-theory[plot]'" in said.err
+    assert "growing" not in said.err
+    assert said.out == ""
+
+
+def test_a_figure_is_drawn_where_matplotlib_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / "gap.svg"
+    assert main(["gap", "--replicates", "50", "--figure", str(figure)]) == 0
+    assert figure.read_text().startswith("<?xml")
 
 
 def test_unknown_commands_and_options_exit_2(capsys: pytest.CaptureFixture[str]) -> None:

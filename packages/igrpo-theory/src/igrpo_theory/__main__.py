@@ -13,9 +13,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from igrpo_theory.claims import Case, Row
+from igrpo_theory.expansion import BudgetMode, Scheme
+from igrpo_theory.gap import gap
+from igrpo_theory.gap_report import gap_record, gap_table, gap_title, load_plotting
 from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.verification import default_cases, table, verify
 
@@ -32,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         _say(f"igrpo-theory: {error}")
         return 2
 
@@ -46,6 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_shared(check)
     check.add_argument("--gamma", type=float, default=1.0, help="strength of the tilt on --tree")
     check.set_defaults(run=_verify)
+    measure = commands.add_parser("gap", help="measure how far grown paths are from the teacher law")
+    _add_shared(measure)
+    measure.add_argument("--budget", type=int, default=5, help="children of the root and of a stage")
+    measure.add_argument("--cap", type=int, default=2, help="most children of a node; the budget is no cap")
+    measure.add_argument("--gamma", type=float, default=1.0, help="strength of the tilt")
+    measure.add_argument("--mode", choices=get_args(BudgetMode), default="full", help="children a stage")
+    measure.add_argument("--scheme", choices=get_args(Scheme), default="capped", help="how counts are drawn")
+    measure.add_argument("--replicates", type=int, default=4000, help="independent trees")
+    measure.add_argument("--figure", type=Path, metavar="FILE", help="where to draw the laws; needs matplotlib")
+    measure.set_defaults(run=_gap)
     return parser
 
 
@@ -72,6 +85,24 @@ def _verify(options: argparse.Namespace) -> int:
     if options.json:
         _write(options.json, {"seed": options.seed, "rows": [{**row._asdict(), "holds": row.holds} for row in rows]})
     return 1 if failed else 0
+
+
+def _gap(options: argparse.Namespace) -> int:
+    draw = load_plotting() if options.figure else None
+    policy = read_policy_tree(options.tree) if options.tree else default_cases(options.seed)[1].policy
+    name = options.tree.stem if options.tree else default_cases(options.seed)[1].name
+    settings = {
+        key: getattr(options, key) for key in ("budget", "cap", "gamma", "mode", "scheme", "seed", "replicates")
+    }
+    _say(f"growing {options.replicates} trees on {name}")
+    measured = gap(policy, **settings)
+    sys.stdout.write(gap_table(measured, gap_title(name, settings)) + "\n")
+    if options.json:
+        _write(options.json, {"tree": name, **settings, "gap": gap_record(measured)})
+    if draw is not None:
+        draw(policy, measured, settings, gap_title(name, settings), options.figure)
+        _say(f"wrote {options.figure}")
+    return 0
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
