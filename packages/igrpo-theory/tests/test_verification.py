@@ -31,7 +31,7 @@ def test_a_row_compares_as_its_relation_says() -> None:
 
 def test_every_claim_holds_on_a_small_tree() -> None:
     rows = list(verify([SMALL], hard_worlds=False))
-    assert len(rows) == 14
+    assert len(rows) == 16
     assert [row for row in rows if not row.holds] == []
     assert table(rows).count("holds") == len(rows)
 
@@ -72,10 +72,10 @@ def test_the_command_prints_a_table_writes_json_and_exits_0(tmp_path: Path, caps
     assert main(["verify", "--tree", str(tree), "--seed", "1", "--json", str(report)]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[0].split() == ["claim", "tree", "predicted", "measured", "error", "bar", "verdict"]
-    assert said.out.endswith("14 of 14 claims hold\n")
+    assert said.out.endswith("16 of 16 claims hold\n")
     assert "mine" in said.err
     rows = json.loads(report.read_text())["rows"]
-    assert len(rows) == 14
+    assert len(rows) == 16
     assert all(row["holds"] for row in rows)
 
 

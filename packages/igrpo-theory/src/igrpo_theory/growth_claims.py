@@ -9,10 +9,14 @@ from scipy import stats
 
 from igrpo_theory.adversaries import MergingWorld
 from igrpo_theory.claims import Case, Row
+from igrpo_theory.finite import finite_law
+from igrpo_theory.growth import GrowthRule
 from igrpo_theory.limits import capped_teacher_law, mean_field
 from igrpo_theory.rates import bias_rate, clt_variance, finite_budget_bound, rate_constants
 from igrpo_theory.replicates import GrownLaws, grown_laws
 from igrpo_theory.teacher import log_partition, merged_law, teacher_law, total_variation
+from igrpo_theory.weights import importance_weights
+from igrpo_theory.worlds import states_of
 
 FALSE_ALARM_RATE = 1e-6
 """Chance that a true claim fails, for each row."""
@@ -31,7 +35,7 @@ def growth_claims(case: Case) -> list[Row]:
         >>> all(row.holds for row in growth_claims(Case("example", policy, 1.0, 0)))
         True
     """
-    return [*_spread(case), *_small_budget(case), _bias(case), _capped(case), _merged(case)]
+    return [*_spread(case), *_small_budget(case), _bias(case), _capped(case), _merged(case), *_weights(case)]
 
 
 def answer_claims(case: Case, replicates: int = 100, budget: int = 2000) -> list[Row]:
@@ -53,6 +57,24 @@ def answer_claims(case: Case, replicates: int = 100, budget: int = 2000) -> list
         pooled = grown.counts * (replicates / grown.counts.sum())
         limit = mean_field(case.policy, case.gamma, cap).complete_law
         rows.append(_distance_row(case, name, limit, pooled, slack=5 / budget))
+    return [*rows, *_weights(case)]
+
+
+def finite_claims(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]:
+    """The exact expected law at a small budget, with a cap and without; for small padded trees.
+
+    Source: ours, see docs/theory/finite.md.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> all(row.holds for row in finite_claims(Case("example", policy, 1.0, 0)))
+        True
+    """
+    rows = []
+    for cap, name in ((2, "finite: TV(q_5, mu), cap 2"), (budget, "finite: TV(q_5, mu), no cap")):
+        laws = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, cap=cap, seed=case.seed).laws
+        rows.append(_distance_row(case, name, finite_law(case.policy, case.gamma, budget, cap), laws, slack=0.0))
     return rows
 
 
@@ -139,3 +161,26 @@ def _merged(case: Case, replicates: int = 20, budget: int = 5000) -> Row:
     laws = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, seed=case.seed, world=world).laws
     # The limit needs every possible state present; the slack is for the rarest, which this budget may miss.
     return _distance_row(case, "duplicates: TV(merged, mu)", merged_law(case.policy, case.gamma), laws, slack=0.01)
+
+
+def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]:
+    """Horvitz-Thompson weights: at the paper's budget and cap, weighted leaves are the teacher law without bias."""
+    grown = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, cap=2, seed=case.seed)
+    tree, ends = grown.growth.tree, case.policy.ends
+    rule = GrowthRule(budget=budget, cap=2, gamma=case.gamma, criterion="score", turn_limit=case.policy.turns)
+    weights = importance_weights(grown.growth, rule)
+    leaves = tree.leaves()
+    leaves = leaves[weights[leaves] > 0]  # truncated leaves weigh nothing
+    cell = tree.question[leaves] * len(ends) + np.searchsorted(ends, states_of(tree)[leaves])
+    sums = np.bincount(cell, weights=weights[leaves], minlength=replicates * len(ends)).reshape(replicates, -1)
+    sums *= np.exp(-log_partition(case.policy, case.gamma))
+    total = sums.sum(axis=1)
+    error = float(stats.norm.isf(FALSE_ALARM_RATE / 2) * total.std(ddof=1) / np.sqrt(replicates))
+    mu = teacher_law(case.policy, case.gamma)
+    common = mu * budget * replicates >= _FEWEST_HITS
+    scores = (sums.mean(axis=0) - mu)[common] / (sums.std(axis=0, ddof=1)[common] / np.sqrt(replicates) + 1e-12)
+    bound = float(stats.norm.isf(FALSE_ALARM_RATE / 2 / common.sum()))
+    return [
+        case.row("weights: E sum of W / Z, B=5, cap 2", 1.0, "=", float(total.mean()), error + 1e-12),
+        case.row("weights: largest |z| of a path", bound, "<=", float(np.abs(scores).max()), 0.05 * bound),
+    ]

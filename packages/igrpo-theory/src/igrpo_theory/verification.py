@@ -9,7 +9,7 @@ import numpy as np
 
 from igrpo_theory.adversaries import ADVERSARIES, adversarial_policy_tree
 from igrpo_theory.claims import Case, Row, exact_claims
-from igrpo_theory.growth_claims import answer_claims, growth_claims
+from igrpo_theory.growth_claims import answer_claims, finite_claims, growth_claims
 from igrpo_theory.worlds import PolicyTree, padded, random_policy_tree
 
 _HEADER = ("claim", "tree", "predicted", "", "measured", "error bar", "verdict")
@@ -34,18 +34,21 @@ def default_cases(seed: int) -> list[Case]:
 
 
 def verify(cases: Sequence[Case], *, hard_worlds: bool = True) -> Iterator[Row]:
-    """Check every claim on every case, a row at a time; exact claims on the hard worlds too.
+    """Check every claim on every case, a row at a time; on the hard worlds too, and the exact law of a small tree.
 
     Source: ours, see docs/theory/index.md.
 
     Example:
         >>> rows = list(verify([], hard_worlds=True))
-        >>> len(rows) == 7 * len(ADVERSARIES), all(row.holds for row in rows)
+        >>> len(rows) == 7 * len(ADVERSARIES) + 2, all(row.holds for row in rows)
         (True, True)
     """
     if hard_worlds:
         for name in ADVERSARIES:
             yield from exact_claims(Case(name, adversarial_policy_tree(name), 1.0, 0))
+        yield from finite_claims(
+            Case("3 turns of 2", random_policy_tree(np.random.default_rng(0), turns=3, branching=2), 1.0, 0)
+        )
     for case in cases:
         longer = case._replace(policy=padded(case.policy).policy)
         yield from exact_claims(case)
