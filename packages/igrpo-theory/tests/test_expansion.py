@@ -3,6 +3,7 @@
 import time
 import tracemalloc
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,8 +12,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from theory_oracles import chi_square_p_value, conditioned_law, multinomial_law, sequential_law
 
-from igrpo_theory import cap_at_step, draw_expansions, expansion_probabilities, fold, stage_budget
-from igrpo_theory.expansion import BudgetMode, Scheme
+from igrpo_theory import (
+    GrowthRule,
+    cap_at_step,
+    draw_expansions,
+    expansion_probabilities,
+    expected_expansions,
+    fold,
+    stage_budget,
+)
+from igrpo_theory.expansion import BudgetMode, Scheme, check_scheme
 
 ALPHA = 1e-6
 WEIGHTS = [Fraction(1, 10), Fraction(1, 2), Fraction(3, 20), Fraction(1, 20), Fraction(1, 5)]
@@ -112,7 +121,7 @@ def test_nodes_of_no_weight_come_last_and_in_turn_when_the_cap_forces_them() -> 
     assert (free == [3, 0, 0]).all()
 
 
-# Systematic resampling
+# Systematic resampling; `test_resampling` has the other schemes without a cap
 
 
 @given(num_nodes=st.integers(1, 9), budget=st.integers(1, 60), seed=st.integers(0, 10**6))
@@ -136,10 +145,18 @@ def test_systematic_counts_are_unbiased_and_the_order_of_nodes_is_random() -> No
     assert ((draws[:, 2] > 0) & (draws[:, 3] > 0)).any()
 
 
-def test_systematic_with_a_cap_is_refused() -> None:
-    message = "systematic resampling takes no cap below the budget, got cap 2 and budget 5: set cap = budget"
+@pytest.mark.parametrize("scheme", ["systematic", "residual", "stratified"])
+def test_an_uncapped_scheme_with_a_cap_is_refused(scheme: Scheme) -> None:
+    message = f"{scheme} resampling takes no cap below the budget, got cap 2 and budget 5: set cap = budget"
     with pytest.raises(ValueError, match=message):
-        draw_expansions(np.ones(3) / 3, np.zeros(3, dtype=int), np.array([5]), 2, keys_of(1), "systematic")
+        draw_expansions(np.ones(3) / 3, np.zeros(3, dtype=int), np.array([5]), 2, keys_of(1), scheme)
+    with pytest.raises(ValueError, match=message):
+        GrowthRule(budget=5, cap=2, scheme=scheme)
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="scheme must be one of capped, systematic, .*, got greedy: choose one of"):
+        check_scheme("greedy", 5, 5)
 
 
 # Batches
@@ -156,12 +173,12 @@ def stages(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return expansion_probabilities(values, question, 1.0), question, budget, keys_of(len(sizes), int(rng.integers(99)))
 
 
-@given(stage=stages(), cap=st.integers(1, 9), scheme=st.sampled_from(["capped", "systematic"]))
+@given(stage=stages(), cap=st.integers(1, 9), scheme=st.sampled_from(get_args(Scheme)))
 def test_a_question_alone_draws_the_same_to_the_bit(
     stage: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], cap: int, scheme: Scheme
 ) -> None:
     probabilities, question, budget, keys = stage
-    cap = 9 if scheme == "systematic" else cap
+    cap = cap if scheme in ("capped", "calibrated") else 9
     counts = draw_expansions(probabilities, question, budget, cap, keys, scheme)
     total = np.bincount(question, weights=counts, minlength=len(budget))
     active = np.bincount(question, minlength=len(budget))
@@ -190,6 +207,39 @@ def test_shuffling_questions_and_interleaving_their_nodes_changes_nothing(
     source[np.argsort(shuffled, kind="stable")] = np.arange(len(question))
     moved = draw_expansions(probabilities[source], new_slot[shuffled], budget[old_slot], cap, keys[old_slot])
     assert moved.tolist() == counts[source].tolist()
+
+
+# Means
+
+
+@given(stage=stages(), cap=st.integers(1, 9), scheme=st.sampled_from(get_args(Scheme)))
+def test_expected_expansions_add_up_and_stay_below_the_cap(
+    stage: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], cap: int, scheme: Scheme
+) -> None:
+    probabilities, question, budget, _ = stage
+    cap = cap if scheme in ("capped", "calibrated") else 9
+    means = expected_expansions(probabilities, question, budget, cap, scheme)
+    active = np.bincount(question, minlength=len(budget))
+    total = np.where(active > 0, np.minimum(budget, cap * active), 0)
+    assert np.allclose(np.bincount(question, weights=means, minlength=len(budget)), total, rtol=1e-9, atol=1e-9)
+    assert (means >= 0).all()
+    assert (means <= cap + 1e-9).all()
+    for slot in range(len(budget)):
+        mine = np.flatnonzero(question == slot)
+        rising = means[mine[np.argsort(probabilities[mine], kind="stable")]]
+        assert (np.diff(rising) > -1e-9).all()  # never fewer for a higher probability
+
+
+@pytest.mark.parametrize("scheme", get_args(Scheme))
+@pytest.mark.parametrize(("num_nodes", "budget"), [(5, 5), (4, 7), (2, 5)])
+def test_draws_have_the_expected_means(scheme: Scheme, num_nodes: int, budget: int) -> None:
+    cap = 3 if scheme in ("capped", "calibrated") else budget
+    draws = draws_of(WEIGHTS[:num_nodes], budget, cap, scheme)
+    weights = np.array([float(weight) for weight in WEIGHTS[:num_nodes]])
+    means = expected_expansions(weights, np.zeros(num_nodes, dtype=int), np.array([budget]), cap, scheme)
+    spread = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
+    within = stats.norm.isf(ALPHA / 2 / num_nodes) * spread + 1e-9
+    assert (np.abs(draws.mean(axis=0) - means) <= within).all()
 
 
 # Size
@@ -239,6 +289,14 @@ def test_probabilities_sum_to_one_and_ignore_a_shift_of_a_question(
     assert np.allclose(sums[np.unique(question)], 1, rtol=0, atol=1e-12)
     moved = expansion_probabilities(values + np.where(question == 0, shift, 0.0), question, gamma)
     assert np.allclose(moved, probabilities, rtol=0, atol=1e-9)
+
+
+def test_a_huge_gamma_is_the_greedy_choice() -> None:
+    for gamma in (1e4, 1e300, 1.7e308):
+        probabilities = expansion_probabilities(np.array([-9.0, 1.0, 1.0, 0.5]), np.zeros(4, dtype=int), gamma)
+        assert probabilities.tolist() == [0.0, 0.5, 0.5, 0.0]
+        counts = draw_expansions(probabilities, np.zeros(4, dtype=int), np.array([5]), 2, keys_of(1))
+        assert counts.tolist()[1:3] == [2, 2]
 
 
 def test_huge_values_do_not_overflow() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from igrpo_theory.segments import rank_within, running_sum
+from igrpo_theory.segments import group_bounds, order_within, rank_within, running_sum
 
 GROUPS = st.lists(st.integers(0, 5), max_size=40).map(lambda groups: np.array(groups, dtype=np.int64))
 
@@ -21,3 +21,21 @@ def test_running_sums_of_a_group_ignore_the_others_to_the_bit(groups: np.ndarray
         alone = np.cumsum(values[groups == group])
         assert sums[groups == group].tolist() == alone.tolist()
         assert totals[group] == (alone[-1] if len(alone) else 0)
+
+
+@given(groups=GROUPS, seed=st.integers(0, 1000))
+def test_elements_are_ordered_by_group_and_value(groups: np.ndarray, seed: int) -> None:
+    values = np.random.default_rng(seed).random(len(groups))
+    expected = sorted(range(len(groups)), key=lambda place: (groups[place], values[place]))
+    assert order_within(values, groups).tolist() == expected
+    assert order_within(values, np.zeros_like(groups)).tolist() == np.argsort(values).tolist()
+
+
+@given(groups=GROUPS)
+def test_bounds_slice_out_the_groups(groups: np.ndarray) -> None:
+    ordered = np.sort(groups)
+    bounds = group_bounds(ordered, 6)
+    assert bounds is not None
+    for group in range(6):
+        assert ordered[bounds[group] : bounds[group + 1]].tolist() == [group] * int((groups == group).sum())
+    assert (group_bounds(groups, 6) is None) == (ordered.tolist() != groups.tolist())

@@ -114,3 +114,25 @@ def test_only_active_turns_are_truncated_or_have_children() -> None:
 def test_a_forest_without_questions_is_refused() -> None:
     with pytest.raises(ValueError, match="roots must hold at least one question, got none: pass one root a question"):
         RolloutTree.plant([])
+
+
+def test_roots_in_an_array_keep_payloads_in_an_array() -> None:
+    tree = RolloutTree.plant(np.array([7, 8], dtype=np.int32))
+    lists = RolloutTree.plant([7, 8])
+    for forest in (tree, lists):
+        for _ in range(5):
+            payloads = list(range(forest.num_nodes))
+            forest.append(np.zeros(len(payloads), dtype=int), payloads, np.zeros(len(payloads), dtype=bool), 9)
+    assert isinstance(tree.payload, np.ndarray)
+    assert tree.payload.dtype == np.int32
+    assert tree.payload.tolist() == lists.payload
+    assert tree.to_records(int) == lists.to_records(int)
+    with pytest.raises(ValueError, match="read-only"):
+        tree.payload[0] = 1
+
+
+def test_room_can_be_made_in_advance() -> None:
+    tree, roomy = RolloutTree.plant(["a"]), RolloutTree.plant(["a"], capacity=1000)
+    for forest in (tree, roomy):
+        forest.append(np.zeros(100, dtype=int), ["b"] * 100, np.zeros(100, dtype=bool), 9)
+    assert tree.to_records(str) == roomy.to_records(str)

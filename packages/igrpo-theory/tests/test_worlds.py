@@ -1,19 +1,20 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from scipy import stats
+from theory_strategies import policies
 
 from igrpo_theory import (
     PolicyTree,
     PolicyTreeWorld,
     RolloutTree,
     enumerate_paths,
+    padded,
     random_policy_tree,
-    read_policy_tree,
     states_of,
+    teacher_law,
 )
 
 
@@ -77,17 +78,29 @@ def test_scores_are_the_values_of_the_states() -> None:
     assert states_of(tree).tolist() == [2, 1]
 
 
-def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "tree.json"
-    file.write_text(
-        '{"levels": [{"parent": [0, 0], "prob": [0.4, 0.6], "value": [0.3, 0.2], "answer": [true, false],'
-        ' "reward": [1.0, 0.0]}, {"parent": [1, 1], "prob": [0.5, 0.5], "value": [7, 8], "answer": [false, false]}]}'
-    )
-    policy = read_policy_tree(file)
-    assert policy.parent.tolist() == [-1, 0, 0, 2, 2]
-    assert policy.turns == 2
-    assert enumerate_paths(policy).probability.tolist() == [0.4, 0.3, 0.3]
-    assert policy.reward.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0]
+def test_fields_of_different_lengths_are_refused() -> None:
+    # By the constructor, or before it where shapes are checked at run time.
+    with pytest.raises((ValueError, TypeCheckError), match="value"):
+        small(value=np.zeros(4))
+
+
+def test_a_policy_without_a_turn_is_refused() -> None:
+    one = np.ones(1)
+    with pytest.raises(ValueError, match="parent must hold at least one turn, got 1 states: add a child to state 0"):
+        PolicyTree(parent=-np.ones(1, dtype=int), probability=one, value=one, answer=one < 0, reward=one)
+
+
+@given(policy=policies(), gamma=st.floats(0, 5))
+def test_pads_keep_the_law_the_values_and_the_rewards_of_every_path(policy: PolicyTree, gamma: float) -> None:
+    longer, path = padded(policy)
+    law, padded_law = enumerate_paths(policy), enumerate_paths(longer)
+    assert sorted(path.tolist()) == list(range(len(law.end)))
+    assert (longer.depth[padded_law.end] == policy.turns).all()
+    assert not longer.answer.any()
+    for ours, theirs in ((padded_law.probability, law.probability), (padded_law.value, law.value)):
+        assert np.allclose(ours, theirs[path], rtol=0, atol=1e-12)
+    assert padded_law.reward.tolist() == law.reward[path].tolist()
+    assert np.allclose(teacher_law(longer, gamma), teacher_law(policy, gamma)[path], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +110,23 @@ def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
         ({"probability": np.array([1.0, 0.4, 0.6, 0.5, 0.4])}, "sum to 1 below each state, got 0.9 below state 2"),
         ({"probability": np.array([1.0, -0.4, 1.4, 0.5, 0.5])}, "probability must be at least 0, got -0.4 for state 1"),
         (
+            {"probability": np.array([1.0, np.nan, 1.0, 0.5, 0.5])},
+            "probability must be at least 0, got nan for state 1: correct the policy",
+        ),
+        (
             {"answer": np.array([False, True, True, False, False])},
             "answer must end a path, got children below answer state 2",
         ),
+        (
+            {"value": np.array([0.0, 0.0, np.nan, 0.0, 0.0])},
+            "value must be finite, got nan for state 2: a path is weighed",
+        ),
+        ({"reward": np.array([0.0, 0.0, 0.0, np.inf, 0.0])}, "reward must be finite, got inf for state 3"),
+        (
+            {"parent": np.array([-1, -1, 0, 2, 2])},
+            "parent must be -1 for state 0 and for no other, got .*: one question",
+        ),
+        ({"parent": np.array([0, 0, 0, 2, 2])}, "parent must be -1 for state 0 and for no other, got"),
     ],
 )
 def test_trees_that_are_no_policies_are_refused(change: dict[str, np.ndarray], message: str) -> None:

@@ -1,10 +1,11 @@
 """expansion: values of active nodes -> how many children each gets.
 
 In: the values of the nodes that may go on, grouped by question. Out: one count a node.
-Everything runs on all questions of a batch at once, and one question's counts do not depend on the others.
+Everything runs on all questions of a batch at once, and one question's counts do not depend on the others. This module
+is the one sampler; `race` and `resampling` hold its schemes.
 
 Letters: Q questions, A active nodes of one stage (over all questions).
-Source: IGRPO (arXiv 2607.06223), expansion stage; the race form of the capped draw is ours.
+Source: IGRPO (arXiv 2607.06223), expansion stage.
 """
 
 from typing import Literal, get_args
@@ -12,13 +13,21 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-from igrpo_theory.randomness import uniforms
-from igrpo_theory.segments import rank_within, running_sum
+from igrpo_theory import resampling
+from igrpo_theory.capped import check_cap, expected_counts
+from igrpo_theory.race import calibrated_rates, race
 
 BudgetMode = Literal["full", "mid", "low"]
 """Children a stage: the budget, the number of active nodes (low), or half way (mid)."""
-Scheme = Literal["capped", "systematic"]
-"""How counts are drawn: one at a time under a cap, or with one uniform a question and no cap."""
+Scheme = Literal["capped", "systematic", "residual", "stratified", "calibrated"]
+"""How counts are drawn: one at a time under a cap ("capped"; "calibrated" corrects the weights for the cap), or without
+a cap and closer to the mean counts than independent draws (the others)."""
+
+_UNCAPPED = {
+    "systematic": resampling.systematic,
+    "residual": resampling.residual,
+    "stratified": resampling.stratified,
+}
 
 
 def stage_budget(mode: BudgetMode, budget: int, num_active: Int[np.ndarray, " Q"]) -> Int[np.ndarray, " Q"]:
@@ -55,7 +64,8 @@ def expansion_probabilities(
     num_questions = int(question.max(initial=-1)) + 1
     highest = np.full(num_questions, -np.inf)
     np.maximum.at(highest, question, values)
-    weights = np.exp(gamma * (values - highest[question]))
+    with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
+        weights = np.exp(gamma * (values - highest[question]))
     return weights / np.bincount(question, weights=weights, minlength=num_questions)[question]
 
 
@@ -71,17 +81,19 @@ def draw_expansions(
 
     "capped" has the exact law of drawing children one at a time, where a node that has `cap` children leaves the pool
     and the others' probabilities are renormalised; a cap of at least the budget gives the plain multinomial. Each
-    question draws min(budget, cap * active nodes) children. "systematic" places budget equally spaced points after a
-    random reordering of the nodes, so that a count is budget * p rounded down or up.
+    question draws min(budget, cap * active nodes) children. "calibrated" does the same with weights that make up for
+    the cap (see `calibrated_rates`). The others take no cap and have mean counts budget * p: "systematic" places
+    equally spaced points after a random reordering of the nodes, "stratified" one point in each of `budget` slices,
+    "residual" hands out whole shares and draws the rest.
 
     Probabilities need not be normalised, and a zero is drawn only when the cap forces it. `question` holds the slot of
     each node; the nodes of a question keep their order, which is all that names them. The budget of a question without
     active nodes is ignored. `keys` are already folded with the stage.
 
     Raises:
-        ValueError: for a cap or a budget below 1, impossible probabilities, or a systematic draw with cap < budget.
+        ValueError: for a cap or a budget below 1, impossible probabilities, or an uncapped scheme with cap < budget.
 
-    Source: IGRPO (arXiv 2607.06223), expansion stage; Kitagawa (1996) for systematic resampling.
+    Source: IGRPO (arXiv 2607.06223), expansion stage; Douc, Cappe, Moulines (2005) for the uncapped schemes.
 
     Example:
         >>> keys = np.array([11, 12], dtype=np.uint64)
@@ -91,9 +103,47 @@ def draw_expansions(
     """
     num_active = np.bincount(question, minlength=len(budget))
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
-    if scheme == "systematic":
-        return _systematic(probabilities, question, budget, keys)
-    return _capped(probabilities, question, budget, num_active, cap, keys)
+    if scheme in _UNCAPPED:
+        return _UNCAPPED[scheme](probabilities, question, budget, keys)
+    counts = np.zeros(len(question), dtype=np.int64)
+    bound = (cap < budget)[question]
+    free = ~bound
+    if free.any():
+        # The cap cannot bind: the one-at-a-time law is the multinomial, and there is nothing to calibrate.
+        unbound = np.where(cap < budget, 0, budget)
+        counts[free] = resampling.multinomial(probabilities[free], question[free], unbound, keys)
+    if bound.any():
+        total = np.minimum(budget, np.minimum(cap, budget) * num_active)
+        rates = _race_rates(probabilities[bound], question[bound], total, cap, scheme)
+        counts[bound] = race(rates, question[bound], total, cap, keys)
+    return counts
+
+
+def expected_expansions(
+    probabilities: Float[np.ndarray, " A"],
+    question: Int[np.ndarray, " A"],
+    budget: Int[np.ndarray, " Q"],
+    cap: int,
+    scheme: Scheme = "capped",
+) -> Float[np.ndarray, " A"]:
+    """The mean of `draw_expansions`, to about 1e-12: budget * p where no cap binds, the race's integral elsewhere.
+
+    Source: ours, see docs/theory/capped.md.
+
+    Example:
+        >>> expected_expansions(np.array([0.6, 0.4]), np.array([0, 0]), np.array([3]), 2).round(6).tolist()
+        [1.648, 1.352]
+    """
+    num_active = np.bincount(question, minlength=len(budget))
+    _check_draw(probabilities, question, budget, num_active, cap, scheme)
+    sums = np.bincount(question, weights=probabilities, minlength=len(budget))
+    means = probabilities * budget[question] / sums[question]
+    bound = (cap < budget)[question]
+    if bound.any():
+        total = np.minimum(budget, np.minimum(cap, budget) * num_active)
+        rates = _race_rates(probabilities[bound], question[bound], total, cap, scheme)
+        means[bound] = expected_counts(rates, question[bound], total, cap)
+    return means
 
 
 def cap_at_step(cap: int, decay_steps: int, step: int) -> int:
@@ -122,18 +172,22 @@ def check_gamma(gamma: float) -> None:
         raise ValueError(f"gamma must be finite and at least 0, got {gamma}: 0 is uniform, 1 is the paper's")
 
 
-def check_cap(cap: int) -> None:
-    """Refuse a cap that leaves nothing to draw.
+def check_scheme(scheme: str, cap: int, budget: int) -> None:
+    """Refuse an unknown scheme, and a cap where the scheme has none.
 
     Source: ours.
 
     Example:
-        >>> check_cap(0)
+        >>> check_scheme("residual", 2, 5)
         Traceback (most recent call last):
-        ValueError: cap must be at least 1, got 0: 1 is a chain, cap = budget is no cap
+        ValueError: residual resampling takes no cap below the budget, got cap 2 and budget 5: set cap = budget
     """
-    if cap < 1:
-        raise ValueError(f"cap must be at least 1, got {cap}: 1 is a chain, cap = budget is no cap")
+    if scheme not in get_args(Scheme):
+        raise ValueError(f"scheme must be one of {', '.join(get_args(Scheme))}, got {scheme}: choose one of them")
+    if scheme in _UNCAPPED and cap < budget:
+        raise ValueError(
+            f"{scheme} resampling takes no cap below the budget, got cap {cap} and budget {budget}: set cap = budget"
+        )
 
 
 def _check_draw(
@@ -145,8 +199,6 @@ def _check_draw(
     scheme: Scheme,
 ) -> None:
     check_cap(cap)
-    if scheme not in get_args(Scheme):
-        raise ValueError(f"scheme must be one of {', '.join(get_args(Scheme))}, got {scheme}: choose one of them")
     if (budget[num_active > 0] < 1).any():
         slot = int(np.flatnonzero((num_active > 0) & (budget < 1))[0])
         raise ValueError(
@@ -159,109 +211,14 @@ def _check_draw(
             f"probabilities must be finite and non-negative with a positive sum a question, got {probabilities}: "
             "use expansion_probabilities"
         )
-    if scheme == "systematic" and cap < budget.max(initial=0):
-        raise ValueError(
-            f"systematic resampling takes no cap below the budget, got cap {cap} and budget {budget.max()}: "
-            "set cap = budget"
-        )
+    check_scheme(scheme, cap, int(budget.max(initial=0)))
 
 
-def _capped(
-    probabilities: Float[np.ndarray, " A"],
-    question: Int[np.ndarray, " A"],
-    budget: Int[np.ndarray, " Q"],
-    num_active: Int[np.ndarray, " Q"],
-    cap: int,
-    keys: UInt64[np.ndarray, " Q"],
-) -> Int[np.ndarray, " A"]:
-    """The capped law; questions whose budget the cap cannot bind take the multinomial, which is the same law."""
-    counts = np.zeros(len(question), dtype=np.int64)
-    bound = (cap < budget)[question]
-    free = ~bound
-    if free.any():
-        counts[free] = _multinomial(probabilities[free], question[free], np.where(cap < budget, 0, budget), keys)
-    if bound.any():
-        total = np.minimum(budget, np.minimum(cap, budget) * num_active)
-        counts[bound] = _race(probabilities[bound], question[bound], total, cap, keys)
-    return counts
-
-
-def _multinomial(
-    probabilities: Float[np.ndarray, " A"],
-    question: Int[np.ndarray, " A"],
-    budget: Int[np.ndarray, " Q"],
-    keys: UInt64[np.ndarray, " Q"],
-) -> Int[np.ndarray, " A"]:
-    """Independent draws by inverse CDF: a draw goes to the first node whose running sum reaches it."""
-    cdf, total = running_sum(probabilities, question, len(budget))
-    owner = np.repeat(np.arange(len(budget)), np.where(total > 0, budget, 0))
-    draws = uniforms(keys[owner], rank_within(owner)) * total[owner]
-    # One sort merges nodes and draws of a question: a draw belongs to the next node after it. On a tie the draw comes
-    # first, so that neither rounding up to the total nor a node of no weight can misplace it.
-    is_node = np.repeat([False, True], [len(draws), len(cdf)])
-    order = np.lexsort((is_node, np.concatenate([draws, cdf]), np.concatenate([owner, question])))
-    return _draws_before_each_node(order, is_node, question)
-
-
-def _draws_before_each_node(
-    order: Int[np.ndarray, " M"], is_node: np.ndarray, question: Int[np.ndarray, " A"]
-) -> Int[np.ndarray, " A"]:
-    """Counts of draws between consecutive nodes in the merged order."""
-    node_places = np.flatnonzero(is_node[order])
-    nodes = order[node_places] - (len(order) - len(question))
-    counts = np.empty(len(question), dtype=np.int64)
-    counts[nodes] = np.diff(node_places, prepend=-1) - 1
-    return counts
-
-
-def _race(
+def _race_rates(
     probabilities: Float[np.ndarray, " A"],
     question: Int[np.ndarray, " A"],
     total: Int[np.ndarray, " Q"],
     cap: int,
-    keys: UInt64[np.ndarray, " Q"],
-) -> Int[np.ndarray, " A"]:
-    """Poisson clocks with rates p, each stopped after `cap` arrivals; the first `total` arrivals are the draw.
-
-    Arrivals are made in blocks, and only for nodes whose every arrival so far is among the first `total`: memory is
-    linear in total + nodes at any cap. Times are logarithms, so that tiny probabilities keep their order.
-    """
-    log_rate = np.log(np.maximum(probabilities, np.finfo(np.float64).smallest_subnormal))
-    position = rank_within(question)
-    clock = np.zeros(len(question))
-    racing = np.arange(len(question))
-    arrival_node = np.empty(0, dtype=np.int64)
-    arrival_time = np.empty(0)
-    made = 0
-    while len(racing) > 0 and made < cap:
-        block = np.arange(made, min(cap, max(2, 2 * made)))
-        gaps = -np.log(uniforms(keys[question[racing], None], position[racing, None], block))
-        clocks = clock[racing, None] + np.cumsum(gaps, axis=1)
-        clock[racing] = clocks[:, -1]
-        times = np.log(clocks) - log_rate[racing, None]
-        arrival_node = np.concatenate([arrival_node, np.repeat(racing, len(block))])
-        arrival_time = np.concatenate([arrival_time, times.ravel()])
-        order = np.lexsort((arrival_time, question[arrival_node]))
-        order = order[rank_within(question[arrival_node[order]]) < total[question[arrival_node[order]]]]
-        arrival_node, arrival_time = arrival_node[order], arrival_time[order]
-        made = int(block[-1]) + 1
-        racing = np.flatnonzero(np.bincount(arrival_node, minlength=len(question)) == made)
-    return np.bincount(arrival_node, minlength=len(question))
-
-
-def _systematic(
-    probabilities: Float[np.ndarray, " A"],
-    question: Int[np.ndarray, " A"],
-    budget: Int[np.ndarray, " Q"],
-    keys: UInt64[np.ndarray, " Q"],
-) -> Int[np.ndarray, " A"]:
-    """Equally spaced points with one random offset a question, over its nodes in random order."""
-    shuffle = np.lexsort((uniforms(keys[question], 1, rank_within(question)), question))
-    question = question[shuffle]
-    cdf, total = running_sum(probabilities[shuffle], question, len(budget))
-    # cdf / total is exactly 1 at a question's last node, so its points add up to the budget.
-    passed = np.floor(cdf / total[question] * budget[question] + uniforms(keys, 0)[question])
-    first = rank_within(question) == 0
-    counts = np.empty(len(question), dtype=np.int64)
-    counts[shuffle] = np.where(first, passed, np.diff(passed, prepend=0.0))
-    return counts
+    scheme: Scheme,
+) -> Float[np.ndarray, " A"]:
+    return calibrated_rates(probabilities, question, total, cap) if scheme == "calibrated" else probabilities

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
+from igrpo_theory.capped import check_cap
 from igrpo_theory.randomness import Stream, fold
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
@@ -43,7 +44,7 @@ class GrowthRule:
     budget_mode: expansion.BudgetMode = "full"
     """Children a stage: the budget (full), the number of active nodes (low), or half way (mid)."""
     scheme: expansion.Scheme = "capped"
-    """How counts are drawn: one at a time under the cap, or systematic resampling (cap = budget)."""
+    """How counts are drawn: under the cap (capped, calibrated), or without one (the others need cap = budget)."""
     criterion: Criterion = "mean"
     """What a node is worth: mean of score and gain, score, gain, or zero."""
     turn_limit: int = 4
@@ -55,7 +56,7 @@ class GrowthRule:
 
     def __post_init__(self) -> None:
         expansion.check_gamma(self.gamma)
-        expansion.check_cap(self.cap)
+        check_cap(self.cap)
         if self.budget < 1:
             raise ValueError(f"budget must be at least 1, got {self.budget}: the root needs a child")
         if self.turn_limit < 1:
@@ -65,11 +66,7 @@ class GrowthRule:
                 raise ValueError(
                     f"{field} must be one of {', '.join(choices)}, got {getattr(self, field)}: choose one of them"
                 )
-        if self.scheme == "systematic" and self.cap < self.budget:
-            raise ValueError(
-                f"systematic resampling takes no cap below the budget, got cap {self.cap} and budget {self.budget}: "
-                "set cap = budget"
-            )
+        expansion.check_scheme(self.scheme, self.cap, self.budget)
 
     @property
     def needs_scores(self) -> bool:
@@ -89,8 +86,8 @@ _CHOICES = {
 class Proposal(Generic[Payload]):
     """One turn a parent."""
 
-    payloads: Sequence[Payload]
-    """What each child carries."""
+    payloads: Sequence[Payload] | np.ndarray
+    """What each child carries; an array where the roots are one."""
     terminal: Bool[np.ndarray, " n"]
     """Whether the child ends its path by itself."""
 
@@ -134,13 +131,14 @@ class Growth(Generic[Payload]):
 
 
 def grow(
-    world: World[Payload], roots: Sequence[Payload], keys: UInt64[np.ndarray, " Q"], rule: GrowthRule
+    world: World[Payload], roots: Sequence[Payload] | np.ndarray, keys: UInt64[np.ndarray, " Q"], rule: GrowthRule
 ) -> Growth[Payload]:
     """Grow one tree a question, turn by turn, all questions in step.
 
     The root gets exactly `budget` children, whatever cap and budget mode say. At each later depth the active nodes are
     scored, the draw says how many children each gets, and those that get none become truncated leaves. `roots` holds
-    one payload a question, `keys` one key (see `question_keys`).
+    one payload a question, `keys` one key (see `question_keys`). Roots in an array keep all payloads in one, which is
+    what makes large budgets fast.
 
     Raises:
         ValueError: when the world returns a wrong number of turns, or a score that is not finite.
@@ -156,7 +154,7 @@ def grow(
     """
     if len(keys) != len(roots):
         raise ValueError(f"keys must be one a question, got {len(keys)} for {len(roots)} roots: see question_keys")
-    tree = RolloutTree.plant(roots)
+    tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
     nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
@@ -228,7 +226,8 @@ def _propose(
     rule: GrowthRule,
 ) -> Int[np.ndarray, " n"]:
     """One child a parent entry, each with its own random stream; returns the new nodes."""
-    child_keys = fold(keys[tree.question[parents]], Stream.PROPOSAL, tree.reserve(parents))
+    streams = fold(keys, Stream.PROPOSAL)
+    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], tree.reserve(parents))
     proposal = world.propose(tree, parents, child_keys)
     if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
         raise ValueError(

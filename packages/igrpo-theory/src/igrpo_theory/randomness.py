@@ -17,6 +17,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The fractional bits of sqrt(2): any odd constant other than _GOLDEN keeps key and word apart.
 _WORD_SALT = np.uint64(0x6A09E667F3BCC909)
 _MASK = (1 << 64) - 1
+_ROUNDS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
+_BLOCK = 1 << 15
 
 Word = int | Int[np.ndarray, "..."] | UInt64[np.ndarray, "..."]
 
@@ -82,8 +88,10 @@ def fold(keys: UInt64[np.ndarray, "..."], *words: Word) -> UInt64[np.ndarray, ".
         True
     """
     for word in words:
-        salted = _as_uint64(word) + _WORD_SALT
-        keys = _mix(_mix(keys + _GOLDEN) ^ _mix(salted))
+        mixed = _mix(_as_uint64(word) + _WORD_SALT)
+        start = _mix(keys + _GOLDEN)
+        fits = np.broadcast_shapes(start.shape, mixed.shape) == mixed.shape
+        keys = _mix(np.bitwise_xor(start, mixed, out=mixed if fits else None))
     return keys
 
 
@@ -97,18 +105,33 @@ def uniforms(keys: UInt64[np.ndarray, "..."], *words: Word) -> Float64[np.ndarra
         >>> bool(0 < draws.min()), bool(draws.max() < 1), bool(abs(draws.mean() - 0.5) < 0.05)
         (True, True, True)
     """
-    bits = _mix(fold(keys, *words) + _GOLDEN) >> np.uint64(12)
-    return (bits.astype(np.float64) + 0.5) * 2.0**-52
+    bits = _mix(fold(keys, *words) + _GOLDEN)
+    bits >>= np.uint64(12)
+    draws = bits.astype(np.float64)
+    draws += 0.5
+    draws *= 2.0**-52
+    return draws
 
 
 def _as_uint64(word: Word) -> UInt64[np.ndarray, "..."]:
     # One-element arrays instead of scalars: numpy warns when a scalar wraps around, and wrapping is the point.
     if isinstance(word, np.ndarray):
-        return word.astype(np.uint64)
+        return word.astype(np.uint64, copy=False)
     return np.array([int(word) & _MASK], dtype=np.uint64)
 
 
 def _mix(bits: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    """The splitmix64 finaliser, in place: callers pass a fresh array. In blocks, so that all steps find it in cache."""
+    bits = np.asarray(bits)
+    flat = bits.reshape(-1)
+    shifted = np.empty(min(len(flat), _BLOCK), dtype=np.uint64)
+    for start in range(0, len(flat), _BLOCK):
+        block = flat[start : start + _BLOCK]
+        scratch = shifted[: len(block)]
+        for shift, factor in _ROUNDS:
+            np.right_shift(block, shift, out=scratch)
+            np.bitwise_xor(block, scratch, out=block)
+            np.multiply(block, factor, out=block)
+        np.right_shift(block, _LAST_SHIFT, out=scratch)
+        np.bitwise_xor(block, scratch, out=block)
+    return bits

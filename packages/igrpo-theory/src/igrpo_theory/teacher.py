@@ -45,7 +45,9 @@ def teacher_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
         True
     """
     law = enumerate_paths(policy)
-    return law.probability * np.exp(gamma * law.value - log_partition(policy, gamma))
+    possible = law.probability > 0
+    log_density = np.where(possible, gamma * law.value - log_partition(policy, gamma), -np.inf)
+    return law.probability * np.exp(log_density)
 
 
 class Recursion(NamedTuple):
@@ -54,9 +56,9 @@ class Recursion(NamedTuple):
     mu: Float[np.ndarray, " K"]
     """mu(o)."""
     log_partition: float
-    """log Z, the sum of the logs of the stage means."""
-    stage_means: Float[np.ndarray, " D"]
-    """eta_t(w_t) for t = 1..T-1: the mean weight of the nodes that stage t resamples."""
+    """log Z, the sum over the stages."""
+    log_stage_means: Float[np.ndarray, " D"]
+    """log eta_t(w_t) for t = 1..T-1: the mean weight of the nodes that stage t resamples."""
 
 
 def teacher_law_by_recursion(policy: PolicyTree, gamma: float) -> Recursion:
@@ -77,19 +79,20 @@ def teacher_law_by_recursion(policy: PolicyTree, gamma: float) -> Recursion:
     depth, ends = policy.depth, policy.ends
     has_children = np.ones(len(policy.parent), dtype=bool)
     has_children[ends] = False
-    weight = np.where(has_children, np.exp(gamma * policy.value), 1.0)
+    exponent = np.where(has_children, gamma * policy.value, 0.0)
     # mass[s] is eta_t(s) while s is alive or padded; ended states keep their share through later stages.
     mass = np.where(depth == 1, policy.probability, 0.0)
-    stage_means = []
+    log_means = []
     for level in range(1, policy.turns):
-        weighed = mass * np.where(depth == level, weight, 1.0)
-        stage_means.append(weighed.sum())
-        weighed /= stage_means[-1]
+        tilt = np.where(depth == level, exponent, 0.0)
+        highest = tilt[mass > 0].max()
+        weighed = np.where(mass > 0, mass * np.exp(np.minimum(tilt - highest, 0.0)), 0.0)
+        log_means.append(highest + np.log(weighed.sum()))
+        weighed /= weighed.sum()
         below = depth == level + 1
         inherited = np.where(below, weighed[policy.parent] * policy.probability, 0.0)
         mass = np.where(has_children & (depth <= level), 0.0, weighed) + inherited
-    means = np.array(stage_means)
-    return Recursion(mu=mass[ends], log_partition=float(np.log(means).sum()), stage_means=means)
+    return Recursion(mu=mass[ends], log_partition=float(sum(log_means)), log_stage_means=np.array(log_means))
 
 
 def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> float:
@@ -129,6 +132,85 @@ def reward_derivative(policy: PolicyTree, gamma: float) -> float:
     """
     law, mu = enumerate_paths(policy), teacher_law(policy, gamma)
     return float(mu @ ((law.reward - mu @ law.reward) * (law.value - mu @ law.value)))
+
+
+def expected_reward(policy: PolicyTree, gamma: float) -> float:
+    """E_mu[R]; at gamma = 0 that of the policy itself.
+
+    Source: IGRPO (arXiv 2607.06223), the teacher's reward.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> round(expected_reward(policy, 0.0), 4), round(expected_reward(policy, 1.0), 4)
+        (0.7672, 0.8102)
+    """
+    return float(teacher_law(policy, gamma) @ enumerate_paths(policy).reward)
+
+
+def reward_gain(policy: PolicyTree, gamma: float) -> float:
+    """E_mu[R] - E_pi[R] = Cov_pi(exp(gamma V), R) / Z: what the teacher earns more than the policy.
+
+    It is positive exactly when the reward and the tilt are positively correlated under the policy, and it equals the
+    integral of `reward_derivative` from 0 to gamma.
+
+    Source: ours, see docs/theory/reward.md.
+
+    Example:
+        >>> from igrpo_theory.adversaries import misleading_policy_tree
+        >>> round(reward_gain(misleading_policy_tree(), 1.0), 4)
+        -0.2311
+    """
+    return float((teacher_law(policy, gamma) - enumerate_paths(policy).probability) @ enumerate_paths(policy).reward)
+
+
+def greedy_law(policy: PolicyTree) -> Float[np.ndarray, " K"]:
+    """The limit of the teacher law for gamma to infinity: the policy on the possible paths of largest V.
+
+    Source: ours, see docs/theory/theorem1.md.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> bool(np.allclose(teacher_law(policy, 1e4), greedy_law(policy), atol=1e-12))
+        True
+    """
+    law = enumerate_paths(policy)
+    best = law.value[law.probability > 0].max()
+    # Sums of the same values in the same order: ties are equal to the bit, up to rounding of the sum itself.
+    tied = np.isclose(law.value, best, rtol=1e-12, atol=1e-12)
+    return np.where(tied, law.probability, 0.0) / law.probability[tied].sum()
+
+
+def merged_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
+    """Where growth goes when equal children are merged into one node: a law that forgets almost everything.
+
+    With a large budget every possible child is present, once. Then pi(h) is gone from the chance of a node, and of all
+    tilts only the last stage's is left: (w(h_{T-1}) / sum of w over possible nodes of that depth) * pi(o | h_{T-1}).
+
+    Raises:
+        ValueError: when a path ends early (see `padded`).
+
+    Source: ours, see docs/theory/duplicates.md.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=3)
+        >>> mu, pi = teacher_law(policy, 1.0), enumerate_paths(policy).probability
+        >>> round(total_variation(merged_law(policy, 1.0), mu), 3), round(total_variation(pi, mu), 3)
+        (0.365, 0.243)
+    """
+    check_gamma(gamma)
+    depth, law = policy.depth, enumerate_paths(policy)
+    if (depth[law.end] < policy.turns).any():
+        raise ValueError("policy must be padded, got a path that ends early: use padded(policy).policy")
+    if policy.turns == 1:
+        return law.probability
+    last = law.states[:, -2]
+    possible = np.unique(last[law.probability > 0])
+    weight = np.zeros(len(depth))
+    weight[possible] = np.exp(gamma * (policy.value[possible] - policy.value[possible].max()))
+    return weight[last] / weight.sum() * policy.probability[law.end]
 
 
 def kl_divergence(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> float:

@@ -56,19 +56,27 @@ class RolloutTree(Generic[Payload]):
         ([-1, 0, 0], [2])
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, payload_dtype: np.dtype[Any] | None = None) -> None:
         """An empty forest with room for some nodes; use `plant`."""
-        self.payload: list[Payload] = []
+        self._num_nodes = 0
+        self._payloads: list[Payload] | None = [] if payload_dtype is None else None
         self._columns = {name: np.empty(capacity, dtype=dtype) for name, dtype in _COLUMNS.items()}
+        if payload_dtype is not None:
+            self._columns["payload"] = np.empty(capacity, dtype=payload_dtype)
         self._sizes = np.zeros(0, dtype=np.int64)
 
     @classmethod
-    def plant(cls, roots: Sequence[Payload]) -> "RolloutTree[Payload]":
-        """A forest of roots: nodes 0..Q-1, depth 0, one a question."""
-        if not roots:
+    def plant(cls, roots: Sequence[Payload] | np.ndarray, capacity: int = 0) -> "RolloutTree[Payload]":
+        """A forest of roots: nodes 0..Q-1, depth 0, one a question.
+
+        Args:
+            roots: what each root carries; when they are an array, all payloads are kept in one array.
+            capacity: nodes to make room for at once.
+        """
+        if len(roots) == 0:
             raise ValueError("roots must hold at least one question, got none: pass one root a question")
         num_questions = len(roots)
-        tree = cls(capacity=8 * num_questions)
+        tree = cls(max(capacity, 8 * num_questions), roots.dtype if isinstance(roots, np.ndarray) else None)
         tree._sizes = np.ones(num_questions, dtype=np.int64)
         tree._fill(
             payloads=roots,
@@ -83,7 +91,12 @@ class RolloutTree(Generic[Payload]):
     @property
     def num_nodes(self) -> int:
         """N, roots included."""
-        return len(self.payload)
+        return self._num_nodes
+
+    @property
+    def payload(self) -> Sequence[Payload] | np.ndarray:
+        """What each node carries: a list, or a read-only array where the roots were one."""
+        return self._filled("payload") if self._payloads is None else self._payloads
 
     @property
     def num_questions(self) -> int:
@@ -133,7 +146,7 @@ class RolloutTree(Generic[Payload]):
     def append(
         self,
         parents: Int[np.ndarray, " n"],
-        payloads: Sequence[Payload],
+        payloads: Sequence[Payload] | np.ndarray,
         terminal: Bool[np.ndarray, " n"],
         turn_limit: int,
     ) -> Int[np.ndarray, " n"]:
@@ -213,14 +226,18 @@ class RolloutTree(Generic[Payload]):
         view.flags.writeable = False
         return view
 
-    def _fill(self, payloads: Sequence[Payload], **columns: np.ndarray) -> None:
+    def _fill(self, payloads: Sequence[Payload] | np.ndarray, **columns: np.ndarray) -> None:
         start, stop = self.num_nodes, self.num_nodes + len(payloads)
         self._make_room(stop)
         for name in ("score", "value"):
             self._columns[name][start:stop] = np.nan
         for name, entries in columns.items():
             self._columns[name][start:stop] = entries
-        self.payload.extend(payloads)
+        if self._payloads is None:
+            self._columns["payload"][start:stop] = payloads
+        else:
+            self._payloads.extend(payloads)
+        self._num_nodes = stop
 
     def _make_room(self, num_nodes: int) -> None:
         capacity = len(self._columns["parent"])

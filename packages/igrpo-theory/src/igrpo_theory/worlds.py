@@ -1,13 +1,12 @@
 """worlds: synthetic policies that can be enumerated.
 
-In: a random generator or a JSON file. Out: a finite policy tree, the world that `grow` samples it in, and its path law.
+In: a random generator, or a table of states (`policy_files` reads one). Out: a finite policy tree, its
+world for `grow`, and its path law.
 
 Letters: S states (state 0 is the question itself), W most children of a state, K complete paths, D depth.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -50,10 +49,9 @@ class PolicyTree:
     """Reward of a path that ends here."""
 
     def __post_init__(self) -> None:
+        _check_shape(self)
         above = self.parent[1:]
         num_states = len(self.parent)
-        if num_states < 2 or (np.diff(self.parent) < 0).any() or (self.parent >= np.arange(num_states)).any():
-            raise ValueError(f"parent must list states breadth first, got {self.parent}: sort the states by parent")
         answered = above[self.answer[above]]
         if len(answered) > 0:
             raise ValueError(f"answer must end a path, got children below answer state {answered[0]}: remove them")
@@ -63,6 +61,12 @@ class PolicyTree:
             raise ValueError(
                 f"probability must be at least 0, got {self.probability[state]} for state {state}: correct the policy"
             )
+        for name, numbers in (("value", self.value), ("reward", self.reward)):
+            bad = np.flatnonzero(~np.isfinite(numbers))
+            if len(bad) > 0:
+                raise ValueError(
+                    f"{name} must be finite, got {numbers[bad[0]]} for state {bad[0]}: a path is weighed by it"
+                )
         sums = np.bincount(above, weights=self.probability[1:], minlength=num_states)
         wrong = np.intersect1d(np.flatnonzero(np.abs(sums - 1) > 1e-9), above)
         if len(wrong) > 0:
@@ -90,6 +94,24 @@ class PolicyTree:
     def ends(self) -> Int[np.ndarray, " K"]:
         """States without children, in order: each ends one complete path."""
         return np.flatnonzero(np.bincount(self.parent[1:], minlength=len(self.parent)) == 0)
+
+
+def _check_shape(policy: PolicyTree) -> None:
+    """The parent array is a tree of at least one turn, and every field has one entry a state."""
+    num_states = len(policy.parent)
+    for name in ("probability", "value", "answer", "reward"):
+        if len(getattr(policy, name)) != num_states:
+            raise ValueError(
+                f"{name} must have one entry a state, got {len(getattr(policy, name))} for {num_states} states: "
+                "state 0 is the question and needs one too"
+            )
+    if num_states < 2:
+        raise ValueError(f"parent must hold at least one turn, got {num_states} states: add a child to state 0")
+    roots = int((policy.parent < 0).sum())
+    if policy.parent[0] != -1 or roots != 1:
+        raise ValueError(f"parent must be -1 for state 0 and for no other, got {policy.parent}: one question a tree")
+    if (np.diff(policy.parent) < 0).any() or (policy.parent >= np.arange(num_states)).any():
+        raise ValueError(f"parent must list states breadth first, got {policy.parent}: sort the states by parent")
 
 
 class PathLaw(NamedTuple):
@@ -163,34 +185,50 @@ def random_policy_tree(
     )
 
 
-def read_policy_tree(path: Path) -> PolicyTree:
-    """A policy from JSON.
+class PaddedTree(NamedTuple):
+    """A policy tree all of whose paths have the same length, and which of the original paths each of its paths is."""
 
-    `levels[d-1]` lists the states of depth d: parent (index in the level above), prob, value, answer and, optionally,
-    reward.
+    policy: PolicyTree
+    """Without answers: early ends are followed by pads, states of value 0 that have one child or none."""
+    path: Int[np.ndarray, " K"]
+    """Place in `enumerate_paths` of the original tree, in the order of the padded one."""
 
-    Source: ours.
+
+def padded(policy: PolicyTree) -> PaddedTree:
+    """Lengthen early ends to the last turn by pads; a state that ended a path early gets value 0.
+
+    The teacher law keeps its masses. Growing the padded tree is what theorem 1 speaks of: answered paths stay in the
+    resampling, which `grow` on the original tree takes them out of.
+
+    Source: IGRPO (arXiv 2607.06223), theorem 1: sequences padded to T turns; value 0 for answers and pads is ours.
 
     Example:
-        >>> import tempfile
-        >>> level = {"parent": [0, 0], "prob": [0.5, 0.5], "value": [1.0, 0.0], "answer": [False, False]}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "tree.json"
-        ...     _ = file.write_text(json.dumps({"levels": [level]}))
-        ...     read_policy_tree(file).probability.tolist()
-        [1.0, 0.5, 0.5]
+        >>> policy = random_policy_tree(np.random.default_rng(1), turns=3, branching=2, answer_rate=0.5)
+        >>> longer = padded(policy)
+        >>> bool((longer.policy.depth[longer.policy.ends] == 3).all()), longer.path.tolist()
+        (True, [0, 3, 4, 1, 2])
     """
-    levels = json.loads(path.read_text())["levels"]
-    # Where the level above each level starts among the states.
-    starts = np.cumsum([0, 1, *(len(level["parent"]) for level in levels)])[: len(levels)]
-    rewards = [level.get("reward", [0.0] * len(level["parent"])) for level in levels]
-    return PolicyTree(
-        parent=np.concatenate([[-1], *(start + level["parent"] for start, level in zip(starts, levels, strict=True))]),
-        probability=np.concatenate([[1.0], *(level["prob"] for level in levels)]),
-        value=np.concatenate([[0.0], *(level["value"] for level in levels)]),
-        answer=np.concatenate([[False], *(level["answer"] for level in levels)]),
-        reward=np.concatenate([[0.0], *rewards]).astype(np.float64),
+    depth, ends = policy.depth, policy.ends
+    early = ends[depth[ends] < policy.turns]
+    value = policy.value.copy()
+    value[early] = 0.0
+    levels, parents = [np.array([0])], [np.array([-1])]
+    for _ in range(policy.turns):
+        above = levels[-1]
+        # The states of this level: real children, or one pad that repeats the number of the state it lengthens.
+        children = [np.flatnonzero(policy.parent == s) if s not in ends else np.array([s]) for s in above]
+        parents.append(sum(map(len, levels[:-1])) + np.repeat(np.arange(len(above)), [len(c) for c in children]))
+        levels.append(np.concatenate(children))
+    state = np.concatenate(levels)
+    pad = np.repeat(np.arange(len(levels)), [len(level) for level in levels]) > depth[state]
+    longer = PolicyTree(
+        parent=np.concatenate(parents),
+        probability=np.where(pad, 1.0, policy.probability[state]),
+        value=np.where(pad, 0.0, value[state]),
+        answer=np.zeros(len(state), dtype=bool),
+        reward=policy.reward[state],
     )
+    return PaddedTree(longer, np.searchsorted(ends, levels[-1]))
 
 
 class PolicyTreeWorld:
@@ -214,20 +252,24 @@ class PolicyTreeWorld:
         self._first_child = np.searchsorted(above, np.arange(len(policy.parent))) + 1
         width = int(np.bincount(above).max())
         # Upper ends of the children's intervals; the last child's is infinite, so that rounding leaves no gap.
-        table = np.full((len(policy.parent), width), np.inf)
-        table[above, children - self._first_child[above]] = policy.probability[1:]
-        self._cdf = np.cumsum(table, axis=1)
+        table = np.full((width, len(policy.parent)), np.inf)
+        table[children - self._first_child[above], above] = policy.probability[1:]
+        cdf = np.cumsum(table, axis=0)
         num_children = np.bincount(above, minlength=len(policy.parent))
-        self._cdf[above, num_children[above] - 1] = np.inf
+        cdf[num_children[above] - 1, above] = np.inf
+        # One row a child; the last row is infinite for all.
+        self._cdf = cdf[:-1]
 
     def propose(
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
         states = _payloads(tree, parents)
-        smaller = self._cdf[states] <= uniforms(keys)[:, None]
-        children = self._first_child[states] + smaller.sum(axis=1)
-        return Proposal(children.tolist(), self.policy.answer[children])
+        draws, children = uniforms(keys), self._first_child[states]
+        for column in self._cdf:
+            children += column[states] <= draws
+        payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
+        return Proposal(payloads, self.policy.answer[children])
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""
@@ -247,4 +289,6 @@ def states_of(tree: RolloutTree[int]) -> Int[np.ndarray, " N"]:
 
 
 def _payloads(tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    if isinstance(tree.payload, np.ndarray):
+        return tree.payload[nodes]
     return np.fromiter(map(tree.payload.__getitem__, nodes.tolist()), dtype=np.int64, count=len(nodes))

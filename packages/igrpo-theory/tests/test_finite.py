@@ -1,0 +1,159 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_growth import scenarios
+from test_weights import WIDE, rules_of
+
+from igrpo_theory import (
+    PolicyTree,
+    capped_teacher_law,
+    enumerate_paths,
+    expected_counts,
+    finite_law,
+    padded,
+    random_policy_tree,
+    read_policy_tree,
+    teacher_law,
+    total_variation,
+)
+from igrpo_theory.expansion import Scheme
+
+TREE = random_policy_tree(np.random.default_rng(3), turns=3, branching=2)
+
+
+@st.composite
+def small_trees(draw: st.DrawFn) -> PolicyTree:
+    return random_policy_tree(
+        np.random.default_rng(draw(st.integers(0, 10**6))),
+        turns=draw(st.integers(1, 3)),
+        branching=2,
+        answer_rate=draw(st.sampled_from([0.0, 0.4])),
+        value_range=draw(st.sampled_from([0.5, 2.0])),
+    )
+
+
+@given(
+    policy=small_trees(),
+    budget=st.integers(1, 4),
+    cap=st.integers(1, 4),
+    scheme=st.sampled_from(["capped", "calibrated"]),
+)
+def test_it_is_a_law_and_the_policy_where_nothing_can_tilt(
+    policy: PolicyTree, budget: int, cap: int, scheme: Scheme
+) -> None:
+    pi = enumerate_paths(policy).probability
+    assert finite_law(policy, 1.0, budget, cap, scheme).sum() == pytest.approx(1, abs=1e-12)
+    assert finite_law(policy, 0.0, budget, cap, scheme) == pytest.approx(pi, abs=1e-12)
+    assert finite_law(policy, 5.0, budget, 1, scheme) == pytest.approx(pi, abs=1e-12)
+    assert finite_law(policy, 5.0, 1, cap, scheme) == pytest.approx(pi, abs=1e-12)
+
+
+@pytest.mark.parametrize(("budget", "cap"), [(2, 1), (2, 2), (3, 2), (3, 3)])
+def test_it_is_the_mean_over_all_ways_to_grow(budget: int, cap: int) -> None:
+    """The package sums over multisets of states; the oracle over nodes, in exact arithmetic."""
+    longer = padded(WIDE)
+    ours = finite_law(WIDE, 1.0, budget, cap)[longer.path]
+    seen = np.zeros(len(longer.policy.parent))
+    for act in scenarios(rules_of(longer.policy, budget, cap, "full")):
+        for leaf in act.leaves:
+            seen[leaf.state] += float(act.probability) / budget
+    assert ours == pytest.approx(seen[longer.policy.ends], abs=1e-13)
+
+
+def test_two_turns_by_hand() -> None:
+    # One stage: the second turn of a path is expanded in proportion to the mean count of its first.
+    policy = random_policy_tree(np.random.default_rng(8), turns=2, branching=2)
+    p, weights = policy.probability[1], np.exp(policy.value[1:3])
+    share = 0.0
+    for ones, chance in enumerate([(1 - p) ** 3, 3 * p * (1 - p) ** 2, 3 * p**2 * (1 - p), p**3]):
+        stage = np.repeat(weights, [ones, 3 - ones])
+        counts = expected_counts(stage, np.zeros(3, dtype=int), np.array([3]), 2)
+        share += chance * counts[:ones].sum() / 3
+    law = finite_law(policy, 1.0, 3, 2)
+    assert law[:2] == pytest.approx(share * policy.probability[3:5], abs=1e-13)
+
+
+@given(policy=small_trees(), seed=st.integers(0, 99))
+def test_values_of_last_turns_and_constants_of_a_depth_have_no_say(policy: PolicyTree, seed: int) -> None:
+    law = finite_law(policy, 1.0, 3, 2)
+    rng = np.random.default_rng(seed)
+    internal = np.bincount(policy.parent[1:], minlength=len(policy.parent)) > 0
+    shifted = policy.value + (np.where(internal, 0.0, rng.normal(size=len(internal))))
+    if len(np.unique(policy.depth[policy.ends])) == 1:
+        shifted = shifted + rng.normal(size=policy.turns + 1)[policy.depth]
+    other = PolicyTree(
+        parent=policy.parent,
+        probability=policy.probability,
+        value=shifted,
+        answer=policy.answer,
+        reward=policy.reward,
+    )
+    assert finite_law(other, 1.0, 3, 2) == pytest.approx(law, abs=1e-12)
+
+
+def test_a_cap_of_the_budget_or_more_is_no_cap_and_a_huge_gamma_a_limit() -> None:
+    assert finite_law(TREE, 1.0, 4, 4).tolist() == finite_law(TREE, 1.0, 4, 99).tolist()
+    # Three nodes and a cap of two: the draw always spends two on the best state's node, if there is one.
+    assert finite_law(TREE, 1e300, 3, 2) == pytest.approx(finite_law(TREE, 1e4, 3, 2), abs=1e-12)
+
+
+def test_the_gap_to_the_limit_falls_with_the_budget() -> None:
+    mu, limit = teacher_law(TREE, 1.0), capped_teacher_law(TREE, 1.0, 2)
+    free = [total_variation(finite_law(TREE, 1.0, budget, budget), mu) * budget for budget in (3, 5, 8)]
+    capped = [total_variation(finite_law(TREE, 1.0, budget, 2), limit) * budget for budget in (4, 6, 8)]
+    assert max(free) < 1.3 * min(free)  # like 1 / budget
+    assert max(capped) < 1.5 * min(capped)
+
+
+# Numbers worked out beforehand by another program on trees that lie beside the repository
+
+
+@pytest.mark.parametrize(
+    ("name", "gamma", "free", "capped", "limit"),
+    [
+        ("T3_K27", 1.0, (0.150, 0.098, 0.072, 0.057), (0.150, 0.130, 0.111, 0.102), (0.091, 0.070, 0.051, 0.042)),
+        ("T4_K16", 1.0, (0.272, 0.187, 0.136, 0.104), (0.272, 0.222, 0.185, 0.166), None),
+        ("T4_K16", 3.0, (0.395, 0.239, 0.146, 0.091), (0.395, 0.323, 0.244, 0.222), None),
+    ],
+)
+def test_reference_table(
+    reference_trees: Path,
+    name: str,
+    gamma: float,
+    free: tuple[float, ...],
+    capped: tuple[float, ...],
+    limit: tuple[float, ...] | None,
+) -> None:
+    policy = read_policy_tree(reference_trees / f"{name}.json")
+    mu, target = teacher_law(policy, gamma), capped_teacher_law(policy, gamma, 2)
+    for place, budget in enumerate((2, 3, 4, 5)):
+        law = finite_law(policy, gamma, budget, 2)
+        assert total_variation(finite_law(policy, gamma, budget, budget), mu) == pytest.approx(free[place], abs=6e-4)
+        assert total_variation(law, mu) == pytest.approx(capped[place], abs=6e-4)
+        if limit:
+            assert total_variation(law, target) == pytest.approx(limit[place], abs=6e-4)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: finite_law(TREE, 1.0, 0, 2), "budget must be at least 1, got 0: the root needs a child"),
+        (lambda: finite_law(TREE, 1.0, 3, 0), "cap must be at least 1, got 0"),
+        (lambda: finite_law(TREE, -1.0, 3, 2), "gamma must be finite and at least 0, got -1.0"),
+        (lambda: finite_law(TREE, 1.0, 3, 3, "systematic"), "scheme must be capped or calibrated, got systematic"),
+        (
+            lambda: finite_law(random_policy_tree(np.random.default_rng(0), turns=4, branching=3), 1.0, 6, 2),
+            "budget must be small enough to sum over all stages, got 6 for .* multisets: lower it, or estimate",
+        ),
+    ],
+)
+def test_what_cannot_be_summed_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,130 @@
+"""Statistical tests here have fixed seeds and a false-alarm rate of 1e-7 each."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from igrpo_theory import draw_expansions, fold, resampling
+from igrpo_theory.expansion import Scheme
+
+ALPHA = 1e-7
+WEIGHTS = np.array([0.07, 0.41, 0.02, 0.27, 0.23])
+
+
+def counts_of(weights: np.ndarray, budget: int, scheme: Scheme, repeats: int, seed: int = 0) -> np.ndarray:
+    """Counts of one stage, drawn for many questions in one call."""
+    keys = fold(np.arange(repeats, dtype=np.uint64), seed)
+    question = np.repeat(np.arange(repeats), len(weights))
+    budgets = np.full(repeats, budget)
+    drawn = draw_expansions(np.tile(weights, repeats), question, budgets, budget, keys, scheme)
+    return drawn.reshape(repeats, len(weights))
+
+
+@given(
+    num_nodes=st.integers(1, 9),
+    budget=st.integers(1, 60),
+    seed=st.integers(0, 10**6),
+    scheme=st.sampled_from(["residual", "stratified", "systematic"]),
+)
+def test_counts_spend_the_budget_and_stay_near_the_share(
+    num_nodes: int, budget: int, seed: int, scheme: Scheme
+) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.full(num_nodes, 0.5))
+    counts = counts_of(weights, budget, scheme, 1, seed)[0]
+    share = budget * weights
+    assert counts.sum() == budget
+    assert (counts >= 0).all()
+    if scheme == "stratified":
+        assert (np.abs(counts - share) < 2 + 1e-9).all()
+    else:
+        assert (counts >= np.floor(share - 1e-9)).all()
+    if scheme == "systematic":
+        assert (counts <= np.ceil(share + 1e-9)).all()
+
+
+@pytest.mark.parametrize("scheme", ["residual", "stratified", "systematic"])
+@given(shares=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), seed=st.integers(0, 99))
+def test_whole_shares_are_handed_out_for_sure(scheme: Scheme, shares: list[int], seed: int) -> None:
+    budget = sum(shares)
+    weights = np.array(shares) / budget
+    counts = counts_of(weights, budget, scheme, 1, seed)[0]
+    # Rounding may move the last child between neighbours of stratified and systematic draws: probability about 1e-15.
+    assert counts.tolist() == shares
+
+
+@pytest.mark.parametrize("scheme", ["residual", "stratified", "systematic"])
+@pytest.mark.parametrize("budget", [2, 5, 9])
+def test_mean_counts_are_the_shares(scheme: Scheme, budget: int) -> None:
+    counts = counts_of(WEIGHTS, budget, scheme, 40_000)
+    error = counts.std(axis=0, ddof=1) / np.sqrt(len(counts))
+    z = (counts.mean(axis=0) - budget * WEIGHTS) / error
+    assert np.abs(z).max() < stats.norm.isf(ALPHA / 2 / len(z)), z.round(2)
+
+
+@pytest.mark.parametrize("scheme", ["residual", "stratified"])
+def test_sums_over_nodes_vary_no_more_than_under_independent_draws(scheme: Scheme) -> None:
+    """Douc, Cappe and Moulines: never a larger conditional variance than multinomial; here with exact variances."""
+    rng = np.random.default_rng(3)
+    for number in range(10):
+        weights, f = rng.dirichlet(np.ones(5)), rng.normal(size=5)
+        sums = counts_of(weights, 6, scheme, 20_000, number) @ f
+        multinomial = 6 * (weights @ f**2 - (weights @ f) ** 2)
+        # The variance of a sample variance from its fourth moment; one-sided z-bound.
+        squares = (sums - sums.mean()) ** 2
+        error = squares.std(ddof=1) / np.sqrt(len(sums))
+        assert squares.mean() < multinomial + stats.norm.isf(ALPHA / 10) * error
+
+
+def test_residual_leftovers_are_independent_draws() -> None:
+    # Shares 2.5, 1.5, 1: the two leftover children go to nodes 0 and 1 like two fair coins.
+    counts = counts_of(np.array([0.5, 0.3, 0.2]), 5, "residual", 40_000)
+    assert (counts[:, 2] == 1).all()
+    seen = np.bincount(counts[:, 0] - 2, minlength=2)
+    assert stats.binomtest(int(seen[1]), 40_000, 0.5).pvalue > ALPHA
+    # Shares 1.5, 1.5, 1.5, .5: both leftover children may go to one node, which systematic draws never do.
+    four = np.array([1.5, 1.5, 1.5, 0.5]) / 5
+    assert counts_of(four, 5, "residual", 2000).max() == 3
+    assert counts_of(four, 5, "systematic", 2000).max() == 2
+
+
+def test_stratified_draws_can_be_two_away_where_systematic_cannot() -> None:
+    counts = counts_of(np.array([0.3, 0.4, 0.3]), 2, "stratified", 20_000)
+    assert sorted(set(counts[:, 1].tolist())) == [0, 1, 2]
+    both = (counts[:, 1] == 2).mean()  # the last fifth of slice one and the first fifth of slice two... of .4 each
+    assert abs(both - 0.4**2) < stats.norm.isf(ALPHA / 2) * np.sqrt(0.16 * 0.84 / 20_000)
+
+
+@given(
+    num_nodes=st.sampled_from([1, 3, 255, 256, 2000]),
+    concentration=st.sampled_from([0.001, 0.1, 1.0, 100.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_many_draws_of_one_question_are_counted_as_one_by_one(num_nodes: int, concentration: float, seed: int) -> None:
+    """The guide table against a search for each draw; tiny concentrations leave most nodes no weight at all."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.full(num_nodes, concentration)) * rng.choice([1.0, 1e-3, 1e6])
+    cdf = np.cumsum(weights)
+    points = rng.random(30_000) * cdf[-1]
+    points[:num_nodes] = cdf[: len(points)]  # ties
+    points = points[points > 0]
+    expected = np.bincount(np.searchsorted(cdf, points), minlength=num_nodes)
+    assert resampling._count(points, cdf).tolist() == expected.tolist()
+
+
+def test_counts_are_the_same_however_many_questions_are_drawn_together() -> None:
+    """Below and above the number of draws at which questions are counted one by one."""
+    rng = np.random.default_rng(0)
+    for budget in (20, 500):
+        weights = rng.dirichlet(np.ones(300), size=3)
+        keys = fold(np.arange(3, dtype=np.uint64), 5)
+        together = resampling.multinomial(weights.ravel(), np.repeat(np.arange(3), 300), np.full(3, budget), keys)
+        # Node by node in turn, so that no question is a slice.
+        mixed = resampling.multinomial(weights.T.ravel(), np.tile(np.arange(3), 300), np.full(3, budget), keys)
+        assert mixed.reshape(300, 3).T.ravel().tolist() == together.tolist()
+        for slot in range(3):
+            one = resampling.multinomial(
+                weights[slot], np.zeros(300, dtype=int), np.array([budget]), keys[slot : slot + 1]
+            )
+            assert one.tolist() == together[300 * slot : 300 * (slot + 1)].tolist()
