@@ -166,8 +166,8 @@ def _clear(folder: Path) -> None:
     others = [path.name for path in folder.iterdir() if not _is_ours(path)] if folder.is_dir() else ["a file"]
     if others:
         raise FileExistsError(
-            f"folder must be new or hold nothing but an earlier demo, got {str(folder)!r} with {', '.join(others[:3])}: "
-            "name another one, or remove it"
+            f"folder must be new or hold nothing but an earlier demo, got {str(folder)!r} with "
+            f"{', '.join(others[:3])}: name another one, or remove it"
         )
     shutil.rmtree(folder)
 

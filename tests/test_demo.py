@@ -65,7 +65,11 @@ def test_an_earlier_demo_is_replaced_and_nothing_else(small_recipe, tmp_path):
     ("old", "new", "message"),
     [
         ("hops = [2, 3]", "", r"data\.hops must be the numbers of hops to evaluate, got \(\): \[2, 3\]"),
-        ('train = "miniature:leak/train"', 'train = "a.jsonl"', r"data\.train must be miniature:NAME/train, got 'a.jsonl'"),
+        (
+            'train = "miniature:leak/train"',
+            'train = "a.jsonl"',
+            r"data\.train must be miniature:NAME/train, got 'a.jsonl'",
+        ),
     ],
 )
 def test_a_recipe_without_held_out_questions_is_refused(small_recipe, tmp_path, old, new, message):

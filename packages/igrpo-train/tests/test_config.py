@@ -16,11 +16,14 @@ REFUSED = [
     ("tree", "budget", 0, r"tree.budget must be at least 1, got 0"),
     ("tree", "cap", 0, r"tree.cap must be at least 1, got 0"),
     ("tree", "cap_decay_steps", -1, r"tree.cap_decay_steps must be at least 0, got -1"),
-    (
-        "tree",
-        "scheme",
-        "systematic",
-        r"got 'systematic': .* takes no cap; set tree.cap = 5 and tree.cap_decay_steps = 0",
+    *(
+        (
+            "tree",
+            "scheme",
+            scheme,
+            rf"got '{scheme}': {scheme} .* takes no cap; set tree.cap = 5 and tree.cap_decay_ste",
+        )
+        for scheme in ("systematic", "residual", "stratified")
     ),
     ("agent", "template", "{history}", r"agent.template must be a text with one {question}, got '{history}'"),
     ("agent", "template", "{question}", r"agent.template must be a text with one {history}, got '{question}'"),

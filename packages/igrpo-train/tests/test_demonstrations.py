@@ -169,7 +169,7 @@ def test_a_tokenizer_that_loses_the_tags_is_told():
 
     # Words are cut at spaces: a tag that touches a word is unknown.
     prompting = Prompting(build_tokenizer(), Agent(template="{question} {history}"), Scoring(preamble="<answer>"))
-    with pytest.raises(ValueError, match="got 1 questions, 1 with tags of the protocol that the tokenizer does not keep"):
+    with pytest.raises(ValueError, match="1 with tags of the protocol that the tokenizer does not keep"):
         demonstrate([_question()], prompting, BM25Retriever([_passage("Oslo")]), Manner(), 0)
 
 

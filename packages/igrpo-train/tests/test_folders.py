@@ -32,7 +32,9 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
     (tmp_path / "file").touch()
     with (
-        pytest.raises(DiskError, match=r"folder must be one that can be made, got '.*file/model' \(File exists\): name"),
+        pytest.raises(
+            DiskError, match=r"folder must be one that can be made, got '.*file/model' \(File exists\): name"
+        ),
         new_folder(tmp_path / "file" / "model"),
     ):
         pass

@@ -57,8 +57,14 @@ def test_limits_beyond_the_model_are_refused(make):
     ("template", "message"),
     [
         ("{{ messages[0].content", r"that takes one user message, got .* \(unexpected end of template"),
-        ("{{ raise_exception('a system message, please') }}", r"takes one user message, .* \(a system message, please\)"),
-        ("hello", r"a chat template that repeats the user message, got .*: mend the template, or set agent\.chat = false"),
+        (
+            "{{ raise_exception('a system message, please') }}",
+            r"takes one user message, .* \(a system message, please\)",
+        ),
+        (
+            "hello",
+            r"a chat template that repeats the user message, got .*: mend the template, or set agent\.chat = false",
+        ),
     ],
 )
 def test_a_chat_template_that_fails_is_refused(make, toy_tokenizer, template, message):

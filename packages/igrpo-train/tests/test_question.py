@@ -109,7 +109,10 @@ def test_a_row_without_its_paragraphs_has_no_gold_passages(metadata: object, tmp
         ('{"id": "8", ', r"a.jsonl, row 2: row must be JSON, got '{\"id\": \"8\",': Expecting property name"),
         ('{"id": ' + "9" * 5000 + "}", r"a.jsonl, row 2: row must be JSON, got .*: Exceeds the limit"),
         ("[" * 100_000, r"a.jsonl, row 2: row must be JSON, got '\[\[.*: maximum recursion depth"),
-        (GOOD | {"id": "8", "question": "\ud800"}, r"a.jsonl, row 2: row must be Unicode text, got half of a surrogate"),
+        (
+            GOOD | {"id": "8", "question": "\ud800"},
+            r"a.jsonl, row 2: row must be Unicode text, got half of a surrogate",
+        ),
         ("[1]", r"a.jsonl, row 2: row must be a JSON object with named fields, got '\[1\]'"),
         ({"question": "x", "answer": "y"}, r"row 2: id must be given, got the fields \['answer', 'question'\]: add it"),
         (GOOD | {"id": " "}, r"a.jsonl, row 2: id must be a text that is not empty, got ' '"),
@@ -164,7 +167,9 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"a.jsonl, row 2: row must be UTF-8 text, got b'\\xff\\xfe.*: convert the file"):
+    with pytest.raises(
+        ValueError, match=r"a.jsonl, row 2: row must be UTF-8 text, got b'\\xff\\xfe.*: convert the file"
+    ):
         read_questions(str(tmp_path / "a.jsonl"))
 
 
@@ -173,10 +178,14 @@ def test_compressed_files_are_read_and_broken_ones_refused(tmp_path: Path) -> No
     (tmp_path / "a.jsonl.gz").write_bytes(whole)
     assert read_passages(str(tmp_path / "a.jsonl.gz")) == [Passage(id="0", title="Ghent", text="A city.\nOld.")]
     (tmp_path / "b.jsonl.gz").write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match=r"b.jsonl.gz must be a whole gzip file, got an error after row 1 .*: copy it again"):
+    with pytest.raises(
+        ValueError, match=r"b.jsonl.gz must be a whole gzip file, got an error after row 1 .*: copy it again"
+    ):
         read_passages(str(tmp_path / "b.jsonl.gz"))
     (tmp_path / "c.jsonl.gz").write_bytes(b"plain")
-    with pytest.raises(ValueError, match=r"c.jsonl.gz must be a whole gzip file, got an error after row 0 .*: copy it again"):
+    with pytest.raises(
+        ValueError, match=r"c.jsonl.gz must be a whole gzip file, got an error after row 0 .*: copy it again"
+    ):
         read_passages(str(tmp_path / "c.jsonl.gz"))
     (tmp_path / "d.jsonl.gz").write_bytes(whole[:12] + b"\xff" + whole[13:])
     with pytest.raises(ValueError, match=r"d.jsonl.gz must be a whole gzip file"):

@@ -92,7 +92,7 @@ def test_a_misspelt_flag_is_answered_with_the_nearest(capsys) -> None:
         ("gamma = nan", "tree.gamma must be finite and at least 0, got nan"),
         (
             "scheme = 'cap'",
-            "invalid choice 'cap' for argument '--tree.scheme'. Expected one of ('capped', 'systematic')",
+            "invalid choice 'cap' for argument '--tree.scheme'. Expected one of ('capped', 'systematic', '",
         ),
     ],
 )

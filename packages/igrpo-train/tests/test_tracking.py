@@ -141,7 +141,9 @@ def test_a_line_that_does_not_fit_is_taken_back_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match=r"run.folder must be a folder .*, got '.*/file/run', where '.*/file' is no folder"):
+    with pytest.raises(
+        DiskError, match=r"run.folder must be a folder .*, got '.*/file/run', where '.*/file' is no folder"
+    ):
         RunFolder(Recipe(run=Run(folder=str(tmp_path / "file" / "run"))))
 
 

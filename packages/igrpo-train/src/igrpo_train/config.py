@@ -156,7 +156,7 @@ class Tree:
     budget_mode: BudgetMode = "full"
     """Expansions of a stage: full (budget), low (one an active node) or mid (half way)."""
     scheme: Scheme = "capped"
-    """capped draws one by one and drops nodes at their cap; systematic spreads one uniform evenly and knows no cap."""
+    """capped draws one by one up to the cap, calibrated undoes the cap's bias; residual, stratified, systematic: no cap."""
     criterion: Criterion = "mean"
     """Value of a node from its answer score: score, gain over its parent, mean of both (the paper), or zero."""
     root_score: Literal["zero", "evaluate"] = "zero"
@@ -168,9 +168,9 @@ class Tree:
         check_fields("tree.", self, "budget cap", count, "at least 1")
         check("tree.gamma", self.gamma, amount(self.gamma), "finite and at least 0")
         check("tree.cap_decay_steps", self.cap_decay_steps, self.cap_decay_steps >= 0, "at least 0")
-        if self.scheme == "systematic":
+        if self.scheme not in ("capped", "calibrated"):
             uncapped = self.cap >= self.budget and self.cap_decay_steps == 0
-            remedy = f"systematic resampling takes no cap; set tree.cap = {self.budget} and tree.cap_decay_steps = 0"
+            remedy = f"{self.scheme} resampling takes no cap; set tree.cap = {self.budget} and tree.cap_decay_steps = 0"
             check(
                 "tree.scheme", self.scheme, uncapped, "'capped' where tree.cap is below tree.budget or decays", remedy
             )

@@ -77,6 +77,9 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
     try:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(source)
+        # Some classes make an empty tokenizer where the files are missing.
+        if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+            raise ValueError("its tokenizer knows no letters: tokenizer.json is missing")
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise ValueError(

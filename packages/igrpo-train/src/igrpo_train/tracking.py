@@ -258,7 +258,9 @@ def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
     try:
         read = json.loads(config.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder") from error
+        raise ValueError(
+            f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder"
+        ) from error
     saved, now = (dict(_flat(values)) for values in (read, settings))
     changed = [key for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith("run.")]

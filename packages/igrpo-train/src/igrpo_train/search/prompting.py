@@ -90,7 +90,7 @@ class Prompting:
         """Head and tail of a question's contexts.
 
         Raises:
-            ValueError: instructions and question alone do not fit `agent.max_prompt_tokens`, or the chat template fails.
+            ValueError: instructions and question alone do not fit `agent.max_prompt_tokens`; the chat template fails.
         """
         # The question goes in last, and the last mark is the history's: a question may hold either word.
         content = self.agent.template.replace("{history}", _MARK).replace("{question}", question.text.strip())
@@ -109,18 +109,18 @@ class Prompting:
         return prompt
 
     def _chat(self, content: str) -> str:
-        messages = [{"role": "user", "content": content}]
+        messages, name = [{"role": "user", "content": content}], self.tokenizer.name_or_path
         try:
             rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:
             raise ValueError(
-                f"model.path must have a chat template that takes one user message, got {self.tokenizer.name_or_path!r} "
-                f"({error}): mend the template, or set agent.chat = false to send the plain prompt"
+                f"model.path must have a chat template that takes one user message, got {name!r} ({error}): mend the "
+                "template, or set agent.chat = false to send the plain prompt"
             ) from error
         if not isinstance(rendered, str) or _MARK not in rendered:
             raise ValueError(
-                f"model.path must have a chat template that repeats the user message, got "
-                f"{self.tokenizer.name_or_path!r}: mend the template, or set agent.chat = false to send the plain prompt"
+                f"model.path must have a chat template that repeats the user message, got {name!r}: mend the template, "
+                "or set agent.chat = false to send the plain prompt"
             )
         return rendered
 
