@@ -156,7 +156,7 @@ class Tree:
     budget_mode: BudgetMode = "full"
     """Expansions of a stage: full (budget), low (one an active node) or mid (half way)."""
     scheme: Scheme = "capped"
-    """capped draws one by one up to the cap, calibrated undoes the cap's bias; residual, stratified, systematic: no cap."""
+    """capped draws one by one up to the cap, calibrated undoes its bias; residual, stratified, systematic: no cap."""
     criterion: Criterion = "mean"
     """Value of a node from its answer score: score, gain over its parent, mean of both (the paper), or zero."""
     root_score: Literal["zero", "evaluate"] = "zero"
