@@ -93,6 +93,15 @@ def test_records_of_other_settings_are_refused_before_a_model_loads(command, mon
         assert reason in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
+def test_damaged_settings_are_named(command, folder, capsys):
+    command(limit=1)
+    (folder / "settings.json").write_text("{")
+    with pytest.raises(SystemExit) as stopped:
+        command("--resume", limit=1)
+    assert stopped.value.code == 2
+    assert "settings.json must be JSON to resume, got" in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
 def test_an_interrupt_finishes_its_batch_and_resuming_goes_on(command, monkeypatch, tmp_path):
     import signal
 

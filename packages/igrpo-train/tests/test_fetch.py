@@ -45,6 +45,21 @@ def test_a_missing_gguf_prints_its_pip_line_before_anything_is_downloaded(tmp_pa
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_cache_that_cannot_be_made_is_told_and_a_flag_is_no_folder(tmp_path, capsys):
+    pytest.importorskip("gguf")
+    from igrpo_train.__main__ import main
+    from igrpo_train.errors import DiskError
+    from igrpo_train.fetch import fetch_smollm2
+
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"cache must be a folder that can be made, got '.*file' \(File exists\): name"):
+        fetch_smollm2(tmp_path / "file")
+    with pytest.raises(SystemExit) as stopped:
+        main(["fetch", "smollm2", "--help"])
+    assert stopped.value.code == 2
+    assert "fetch must name what to get, got 'smollm2 --help'" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_failed_download_says_how_to_go_on(tmp_path, monkeypatch):
     pytest.importorskip("gguf")
     from igrpo_train.fetch import fetch_smollm2

@@ -143,6 +143,23 @@ def test_settings_that_make_no_sense_are_refused(field, value, message):
         _settings(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--warm.stepz=1", "Unrecognized options: --warm.stepz=1 Perhaps you meant: --warm.steps INT"),
+        ("--tree.gama=1", "Unrecognized options: --tree.gama=1 Perhaps you meant: --tree.gamma FLOAT"),
+        ("--warm.steps=0", "warm.steps must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_flag_is_answered_with_the_nearest(flag, message, capsys, tmp_path):
+    from igrpo_train.__main__ import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["warmstart", f"--out={tmp_path / 'warm'}", flag])
+    assert stopped.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
 def test_flags_reach_every_setting():
     import tyro
 

@@ -172,7 +172,12 @@ def _keep_done(path: Path, samples: int) -> list[Record]:
 def _check_same(path: Path, settings: Mapping[str, object]) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"out must hold {SETTINGS} to resume, got no {str(path)!r}: give --out a new folder")
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must be JSON to resume, got {error}: restore it or give --out a new folder"
+        ) from error
     for name in sorted({*saved, *settings}):
         if saved.get(name) != settings.get(name):
             raise ValueError(
