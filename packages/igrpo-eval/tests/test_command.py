@@ -47,6 +47,10 @@ def command(model_folder, tmp_path):
     return run
 
 
+def _shown(capsys):
+    return " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
 def _records(folder):
     from igrpo_eval.records import read_records
 
@@ -93,13 +97,13 @@ def test_records_of_other_settings_are_refused_before_a_model_loads(command, mon
         assert reason in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
-def test_damaged_settings_are_named(command, folder, capsys):
-    command(limit=1)
+def test_damaged_settings_are_named(command, capsys):
+    folder = command(limit=1)
     (folder / "settings.json").write_text("{")
     with pytest.raises(SystemExit) as stopped:
         command("--resume", limit=1)
     assert stopped.value.code == 2
-    assert "settings.json must be JSON to resume, got" in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert "restore it or give --out a new folder" in _shown(capsys)
 
 
 def test_an_interrupt_finishes_its_batch_and_resuming_goes_on(command, monkeypatch, tmp_path):
@@ -136,7 +140,7 @@ def test_the_command_must_be_known(capsys):
 def test_an_unknown_device_is_named(command, capsys):
     with pytest.raises(SystemExit):
         command("--model.device=gpu")
-    assert "model.device must be auto or a torch device, got 'gpu'" in " ".join(capsys.readouterr().err.split())
+    assert "model.device must be auto or a torch device of this machine, got 'gpu'" in _shown(capsys)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
