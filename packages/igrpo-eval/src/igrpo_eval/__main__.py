@@ -64,9 +64,8 @@ def run(evaluation: Evaluation) -> None:
     summaries = summarise([record for record in records if record.id in chosen])
     report = report_json(summaries, settings, phases.take())
     write_text(folder / SUMMARY, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    console = Console()
     # Elsewhere rich takes 80 columns, which cut the table.
-    console.print(summary_table(summaries), width=None if console.is_terminal else 120)
+    Console(width=None if sys.stdout.isatty() else 120).print(summary_table(summaries))
 
 
 def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, phases: Phases) -> list[Record]:
