@@ -31,6 +31,14 @@ def test_elements_are_ordered_by_group_and_value(groups: np.ndarray, seed: int) 
     assert order_within(values, np.zeros_like(groups)).tolist() == np.argsort(values).tolist()
 
 
+@given(num_groups=st.integers(1, 5), width=st.integers(1, 5), seed=st.integers(0, 1000))
+def test_groups_of_one_size_are_ordered_alike(num_groups: int, width: int, seed: int) -> None:
+    groups = np.repeat(np.arange(num_groups), width)
+    values = np.random.default_rng(seed).random(len(groups))
+    values[seed % len(values)] = np.inf
+    assert order_within(values, groups).tolist() == np.lexsort((values, groups)).tolist()
+
+
 @given(groups=GROUPS)
 def test_bounds_slice_out_the_groups(groups: np.ndarray) -> None:
     ordered = np.sort(groups)

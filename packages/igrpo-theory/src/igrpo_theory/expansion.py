@@ -108,8 +108,10 @@ def draw_expansions(
     counts = np.zeros(len(question), dtype=np.int64)
     bound = (cap < budget)[question]
     free = ~bound
+    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
+    if free.all():
+        return resampling.multinomial(probabilities, question, budget, keys)
     if free.any():
-        # The cap cannot bind: the one-at-a-time law is the multinomial, and there is nothing to calibrate.
         unbound = np.where(cap < budget, 0, budget)
         counts[free] = resampling.multinomial(probabilities[free], question[free], unbound, keys)
     if bound.any():

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt64
 
 from igrpo_theory.capped import capped_rate
 from igrpo_theory.randomness import uniforms
-from igrpo_theory.segments import rank_within
+from igrpo_theory.segments import order_within, rank_within
 
 
 def race(
@@ -51,7 +51,7 @@ def race(
         times = np.log(clocks) - log_rate[racing, None]
         arrival_node = np.concatenate([arrival_node, np.repeat(racing, len(block))])
         arrival_time = np.concatenate([arrival_time, times.ravel()])
-        order = np.lexsort((arrival_time, question[arrival_node]))
+        order = order_within(arrival_time, question[arrival_node])
         order = order[rank_within(question[arrival_node[order]]) < total[question[arrival_node[order]]]]
         arrival_node, arrival_time = arrival_node[order], arrival_time[order]
         made = int(block[-1]) + 1
