@@ -89,6 +89,38 @@ def order_within(values: Float[np.ndarray, " A"], groups: Int[np.ndarray, " A"])
     return np.take_along_axis(element, order, axis=1)[np.arange(width) < sizes[:, None]]
 
 
+def members(groups: Int[np.ndarray, " A"], group: int) -> slice | Int[np.ndarray, " n"]:
+    """What indexes the elements of one group; a slice, which copies nothing, where groups are in order.
+
+    Source: ours.
+
+    Example:
+        >>> members(np.array([0, 0, 2]), 0), members(np.array([1, 0, 1]), 1).tolist()
+        (slice(0, 2, None), [0, 2])
+    """
+    if not _in_order(groups):
+        return np.flatnonzero(groups == group)
+    return slice(*np.searchsorted(groups, [group, group + 1]).tolist())
+
+
+def group_max(
+    values: Float[np.ndarray, " A"], groups: Int[np.ndarray, " A"], num_groups: int
+) -> Float[np.ndarray, " G"]:
+    """Largest value of each group, minus infinity where it is empty.
+
+    Source: ours.
+
+    Example:
+        >>> group_max(np.array([1.0, 5.0, 2.0]), np.array([0, 2, 0]), 3).tolist()
+        [2.0, -inf, 5.0]
+    """
+    highest = np.full(num_groups, -np.inf)
+    if num_groups == 1:
+        return np.array([values.max(initial=-np.inf)])
+    np.maximum.at(highest, groups, values)
+    return highest
+
+
 def group_bounds(groups: Int[np.ndarray, " A"], num_groups: int) -> Int[np.ndarray, " G1"] | None:
     """Where each group starts, and at last where the last one ends; None where groups are not in order.
 
