@@ -132,7 +132,7 @@ def expected_expansions(
 ) -> Float[np.ndarray, " A"]:
     """The mean of `draw_expansions`, to about 1e-12: budget * p where no cap binds, the race's integral elsewhere.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> expected_expansions(np.array([0.6, 0.4]), np.array([0, 0]), np.array([3]), 2).round(6).tolist()
