@@ -96,27 +96,40 @@ def test_stratified_draws_can_be_two_away_where_systematic_cannot() -> None:
     assert abs(both - 0.4**2) < stats.norm.isf(ALPHA / 2) * np.sqrt(0.16 * 0.84 / 20_000)
 
 
-@given(
-    num_nodes=st.sampled_from([1, 3, 255, 256, 2000]),
-    concentration=st.sampled_from([0.001, 0.1, 1.0, 100.0]),
-    seed=st.integers(0, 10**6),
-)
-def test_many_draws_of_one_question_are_counted_as_one_by_one(num_nodes: int, concentration: float, seed: int) -> None:
-    """The guide table against a search for each draw; tiny concentrations leave most nodes no weight at all."""
-    rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.full(num_nodes, concentration)) * rng.choice([1.0, 1e-3, 1e6])
-    cdf = np.cumsum(weights)
-    points = rng.random(30_000) * cdf[-1]
-    points[:num_nodes] = cdf[: len(points)]  # ties
-    points = points[points > 0]
-    expected = np.bincount(np.searchsorted(cdf, points), minlength=num_nodes)
-    assert resampling._count(points, cdf).tolist() == expected.tolist()
+@pytest.mark.parametrize("scheme", ["capped", "systematic"])
+def test_large_stages_follow_the_law_of_small_ones(scheme: Scheme) -> None:
+    """Above the size at which randomness comes from a generator a question, on 10 nodes of 500 draws each on average.
+
+    Nodes of equal probability are pooled to groups; multinomial group counts by chi-square over replicates, systematic
+    ones by their mean, and by the variance that a random order of nodes gives them.
+    """
+    repeats, num_nodes, budget = 200, 5000, 5000
+    weights = np.tile([0.2, 0.5, 1.0, 1.3, 2.0], num_nodes // 5)
+    counts = counts_of(weights / weights.sum(), budget, scheme, repeats).reshape(repeats, -1, 5)
+    groups, share = counts.sum(axis=1), np.array([0.2, 0.5, 1.0, 1.3, 2.0]) / 5
+    assert (groups.sum(axis=1) == budget).all()
+    if scheme == "capped":
+        expected = budget * share
+        statistic = ((groups - expected) ** 2 / expected).sum()
+        assert ALPHA / 2 < stats.chi2.sf(statistic, 4 * repeats) < 1 - ALPHA / 2
+        # Inside a group nodes are alike, and counts of one node are binomial.
+        seen = np.bincount(counts[:, :, 4].ravel(), minlength=12)[:12]
+        law = stats.binom.pmf(np.arange(12), budget, 2.0 / num_nodes)
+        assert stats.chisquare(seen[:10], law[:10] / law[:10].sum() * seen[:10].sum()).pvalue > ALPHA
+    else:
+        low = np.floor(weights.reshape(-1, 5) * budget / weights.sum() + 1e-9)
+        assert ((counts == low) | (counts == low + 1)).all()
+        error = groups.std(axis=0, ddof=1) / np.sqrt(repeats) + 1e-9
+        assert (np.abs(groups.mean(axis=0) - budget * share) < stats.norm.isf(ALPHA / 10) * error + 1e-6).all()
+        # In the order given, each block of five nodes would get the same children but one: no spread between places.
+        places = counts[:, :, 1].mean(axis=0)
+        assert np.abs(places - 0.5).max() < stats.norm.isf(ALPHA / 2 / len(places)) * 0.5 / np.sqrt(repeats)
 
 
 def test_counts_are_the_same_however_many_questions_are_drawn_together() -> None:
     """Below and above the number of draws at which questions are counted one by one."""
     rng = np.random.default_rng(0)
-    for budget in (20, 500):
+    for budget in (20, 500, 5000):
         weights = rng.dirichlet(np.ones(300), size=3)
         keys = fold(np.arange(3, dtype=np.uint64), 5)
         together = resampling.multinomial(weights.ravel(), np.repeat(np.arange(3), 300), np.full(3, budget), keys)

@@ -132,7 +132,7 @@ def test_the_objective_falls_short_of_its_maximum_by_the_divergence(
 ) -> None:
     q, mu = data.draw(path_laws(policy, sparse=sparse)), teacher_law(policy, gamma)
     highest = log_partition(policy, gamma) / gamma
-    tolerance = 1e-12 * max(1.0, abs(highest))
+    tolerance = 1e-12 * (1 + (1 + gamma) * np.abs(enumerate_paths(policy).value).max())
     gap = highest - objective(q, policy, gamma)
     assert abs(gap - kl_divergence(q, mu) / gamma) < 20 * tolerance / min(gamma, 1.0)
     assert abs(objective(mu, policy, gamma) - highest) < tolerance / min(gamma, 1.0)

@@ -3,8 +3,9 @@
 The functions here are the ones that training and evaluation run. A tree is generic over what a node carries: a state of
 a synthetic policy in this package, a turn of a language model elsewhere.
 
-Order of the pipeline: `tree` <- `values`, `randomness`, `expansion` -> `growth` -> `paths` -> `advantages`; beside it
-`worlds` (synthetic policies that can be enumerated) and `teacher` (the law that growing targets).
+Order of the pipeline: `tree` <- `values`, `randomness`, `expansion` -> `growth` -> `paths` -> `advantages`. Beside it:
+`worlds` (synthetic policies that can be enumerated), `teacher` (the law that growing targets), `rates` (how fast), `limits`
+and `finite` (where practice goes instead), `weights` (the way back), `gap` (the distance, measured).
 
 Letters in shapes:
     Q  questions of a batch; a question's slot is its place in it

@@ -8,7 +8,7 @@ arrivals, m = min(budget, cap * nodes), are the children. Everything here follow
 
 Letters: Q questions, A active nodes of one stage (over all questions), W active nodes of one question; inside, R stages
 that are alike, K points in time, C and M numbers of children.
-Source: ours, see docs/theory/capped.md.
+Source: ours, see docs/theory/cap.md.
 """
 
 from collections import defaultdict
@@ -46,7 +46,7 @@ def capped_mean(rate: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
 
     It equals x Q(c, x) + c P(c + 1, x) with the regularised gamma functions, behaves as x for small x and tends to c.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> capped_mean(np.array([0.0, 1.0, np.inf]), 1).round(6).tolist()  # 1 - exp(-x)
@@ -63,7 +63,7 @@ def capped_mean(rate: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
 def capped_rate(mean: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "..."]:
     """The inverse of `capped_mean`: the rate at which a clock that stops after c has this mean; infinite from c on.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> capped_rate(np.array([0.0, 1.0, 2.0]), 2).round(5).tolist()
@@ -91,7 +91,7 @@ def elasticity(children_per_node: float, cap: int) -> float:
     For a large budget, b children a node and a small gamma, growth under the cap has the law of uncapped growth at
     e * gamma. It is 1 without a cap and 0 where every node gets the cap (b >= c).
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> [round(elasticity(1.0, cap), 3) for cap in (1, 2, 3, 5)]
@@ -109,7 +109,7 @@ def elasticity(children_per_node: float, cap: int) -> float:
 def finite_elasticity(num_active: int, budget: int, cap: int) -> float:
     """Response d log(E n_i / E n_j) / d log(w_i / w_j) of a stage of few nodes at equal weights; 1 without a cap.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> [round(finite_elasticity(num_active, 5, 2), 3) for num_active in (2, 3, 4, 5)]
@@ -167,7 +167,7 @@ def expected_counts(
     The mean is that of a race: int_0^inf w_i P(N_i <= c - 1, N_i + sum over j != i of min(c, N_j) <= m - 1) dt. Rates
     need not be normalised; a node of infinite rate takes the cap first.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> counts = expected_counts(np.array([2.0, 1.0]), np.array([0, 0]), np.array([3]), 2)

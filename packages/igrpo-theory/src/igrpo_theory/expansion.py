@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, UInt64
 from igrpo_theory import resampling
 from igrpo_theory.capped import check_cap, expected_counts
 from igrpo_theory.race import calibrated_rates, race
+from igrpo_theory.segments import group_max
 
 BudgetMode = Literal["full", "mid", "low"]
 """Children a stage: the budget, the number of active nodes (low), or half way (mid)."""
@@ -62,11 +63,12 @@ def expansion_probabilities(
             "check the scorer, a node without a finite score cannot be weighed"
         )
     num_questions = int(question.max(initial=-1)) + 1
-    highest = np.full(num_questions, -np.inf)
-    np.maximum.at(highest, question, values)
+    highest = group_max(values, question, num_questions)
+    slot = question if num_questions > 1 else slice(None)
     with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
-        weights = np.exp(gamma * (values - highest[question]))
-    return weights / np.bincount(question, weights=weights, minlength=num_questions)[question]
+        weights = np.exp(gamma * (values - highest[slot]))
+    weights /= np.bincount(question, weights=weights, minlength=num_questions)[slot]
+    return weights
 
 
 def draw_expansions(
@@ -108,8 +110,10 @@ def draw_expansions(
     counts = np.zeros(len(question), dtype=np.int64)
     bound = (cap < budget)[question]
     free = ~bound
+    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
+    if free.all():
+        return resampling.multinomial(probabilities, question, budget, keys)
     if free.any():
-        # The cap cannot bind: the one-at-a-time law is the multinomial, and there is nothing to calibrate.
         unbound = np.where(cap < budget, 0, budget)
         counts[free] = resampling.multinomial(probabilities[free], question[free], unbound, keys)
     if bound.any():
@@ -128,7 +132,7 @@ def expected_expansions(
 ) -> Float[np.ndarray, " A"]:
     """The mean of `draw_expansions`, to about 1e-12: budget * p where no cap binds, the race's integral elsewhere.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> expected_expansions(np.array([0.6, 0.4]), np.array([0, 0]), np.array([3]), 2).round(6).tolist()

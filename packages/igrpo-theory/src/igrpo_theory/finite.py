@@ -6,7 +6,7 @@ follow one another by exact sums over the counts of the draw and over the childr
 only.
 
 Letters: K complete paths, H states of one depth.
-Source: ours, see docs/theory/limits.md.
+Source: ours, see docs/theory/finite.md.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ def finite_law(
     Raises:
         ValueError: when there are too many multisets to sum over, or the scheme has no cap of its own.
 
-    Source: ours, see docs/theory/limits.md.
+    Source: ours, see docs/theory/finite.md.
 
     Example:
         >>> from igrpo_theory.teacher import teacher_law, total_variation

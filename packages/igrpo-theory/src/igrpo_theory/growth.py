@@ -227,11 +227,12 @@ def _propose(
 ) -> Int[np.ndarray, " n"]:
     """One child a parent entry, each with its own random stream; returns the new nodes."""
     streams = fold(keys, Stream.PROPOSAL)
-    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], tree.reserve(parents))
+    local = tree.reserve(parents)
+    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], local)
     proposal = world.propose(tree, parents, child_keys)
     if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
         raise ValueError(
             f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
             f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
         )
-    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit)
+    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)

@@ -159,8 +159,22 @@ def _merged(case: Case, replicates: int = 20, budget: int = 5000) -> Row:
     """Merging equal children: the distance of another limit."""
     world = MergingWorld(case.policy)
     laws = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, seed=case.seed, world=world).laws
-    # The limit needs every possible state present; the slack is for the rarest, which this budget may miss.
-    return _distance_row(case, "duplicates: TV(merged, mu)", merged_law(case.policy, case.gamma), laws, slack=0.01)
+    limit, slack = merged_law(case.policy, case.gamma), 0.005 + _chance_of_missing(case, budget)
+    return _distance_row(case, "duplicates: TV(merged, mu)", limit, laws, slack)
+
+
+def _chance_of_missing(case: Case, budget: int) -> float:
+    """Expected number of possible states that merged growth of this budget never draws; its limit has them all."""
+    policy, depth = case.policy, case.policy.depth
+    present = np.where(depth == 1, policy.probability, 0.0)
+    missing = 0.0
+    for level in range(1, policy.turns):
+        here = (depth == level) & (present > 0)
+        missing += float(np.exp(-budget * present[here]).sum())
+        share = np.where(here, np.exp(case.gamma * (policy.value - policy.value[here].max())), 0.0)
+        share /= share.sum()
+        present = np.where(depth == level + 1, share[policy.parent] * policy.probability, present)
+    return missing
 
 
 def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]:

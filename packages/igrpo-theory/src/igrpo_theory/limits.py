@@ -5,7 +5,7 @@ budget: complete paths, and leaves truncated at each state. On a padded tree wit
 teacher law; the cap, early answers and truncated leaves each take it away from there.
 
 Letters: S states, K complete paths in the order of `enumerate_paths`, D depth.
-Source: ours, see docs/theory/limits.md.
+Source: ours, see docs/theory/cap.md.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def mean_field(
         scheme: how counts are drawn; under an uncapped one only the truncated leaves differ.
         children_per_node: b_t for t = 1..T-1 in place of a budget mode, for budgets that change from stage to stage.
 
-    Source: ours, see docs/theory/limits.md.
+    Source: ours, see docs/theory/answers.md.
 
     Example:
         >>> from igrpo_theory.teacher import teacher_law
@@ -113,7 +113,7 @@ def capped_teacher_law(
 
     Without a cap it is the teacher law. With b >= c it is the policy itself.
 
-    Source: ours, see docs/theory/limits.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> from igrpo_theory.worlds import random_policy_tree
@@ -131,7 +131,7 @@ def capped_teacher_law(
 def cap_distance_bound(policy: PolicyTree, gamma: float, cap: int, children_per_node: float = 1.0) -> float:
     """tanh(D / 4) >= TV(mu_cap, mu), where D sums the oscillation of log(f_t(w) / w) over the stages; for every gamma.
 
-    Source: ours, see docs/theory/limits.md (two laws whose log-ratio has oscillation D).
+    Source: ours, see docs/theory/cap.md (two laws whose log-ratio has oscillation D).
 
     Example:
         >>> from igrpo_theory.teacher import teacher_law, total_variation
@@ -156,7 +156,7 @@ def cap_distance_bound(policy: PolicyTree, gamma: float, cap: int, children_per_
 def saturation_bound(cap: int, children_per_node: Sequence[float]) -> float:
     """KL(mu_cap || pi) is at most the sum of log(c / b_t) nats, and mu_cap / pi at most its exponential, at any gamma.
 
-    Source: ours, see docs/theory/limits.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> round(saturation_bound(2, [1.0, 1.0, 1.0]), 3)
@@ -171,7 +171,7 @@ def saturation_bound(cap: int, children_per_node: Sequence[float]) -> float:
 def cap_slope(policy: PolicyTree, cap: int, children_per_node: float = 1.0) -> float:
     """TV(mu_cap, mu) / gamma as gamma goes to 0: (1 - e) / 2 times the mean absolute deviation of V under the policy.
 
-    Source: ours, see docs/theory/limits.md; e is `elasticity`.
+    Source: ours, see docs/theory/cap.md; e is `elasticity`.
 
     Example:
         >>> from igrpo_theory.worlds import random_policy_tree

@@ -5,7 +5,7 @@ Clocks race: the first m arrivals of Poisson clocks, each stopped after `cap` ar
 one at a time where a full node leaves the pool, because clocks forget.
 
 Letters: Q questions, A active nodes of one stage (over all questions).
-Source: ours, see docs/theory/capped.md.
+Source: ours, see docs/theory/cap.md.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt64
 
 from igrpo_theory.capped import capped_rate
 from igrpo_theory.randomness import uniforms
-from igrpo_theory.segments import rank_within
+from igrpo_theory.segments import order_within, rank_within
 
 
 def race(
@@ -29,7 +29,7 @@ def race(
     linear in total + nodes at any cap. Times are logarithms, so that tiny rates keep their order; an infinite rate
     takes the cap before all others.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> keys = np.array([1], dtype=np.uint64)
@@ -51,7 +51,7 @@ def race(
         times = np.log(clocks) - log_rate[racing, None]
         arrival_node = np.concatenate([arrival_node, np.repeat(racing, len(block))])
         arrival_time = np.concatenate([arrival_time, times.ravel()])
-        order = np.lexsort((arrival_time, question[arrival_node]))
+        order = order_within(arrival_time, question[arrival_node])
         order = order[rank_within(question[arrival_node[order]]) < total[question[arrival_node[order]]]]
         arrival_node, arrival_time = arrival_node[order], arrival_time[order]
         made = int(block[-1]) + 1
@@ -70,7 +70,7 @@ def calibrated_rates(
     As the budget grows, the mean counts of a race at these rates tend to total * p as long as no node's share passes
     the cap, so that capped growth targets the teacher law; where shares pass the cap they are clipped to it.
 
-    Source: ours, see docs/theory/capped.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> calibrated_rates(np.array([0.5, 0.25, 0.25]), np.array([0, 0, 0]), np.array([4]), 2).round(5).tolist()

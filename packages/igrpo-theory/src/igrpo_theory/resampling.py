@@ -11,16 +11,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory.randomness import uniforms
-from igrpo_theory.segments import group_bounds, order_within, rank_within, running_sum
+from igrpo_theory.segments import group_bounds, members, order_within, rank_within, running_sum
 
 _MANY_DRAWS = 64
 # Draws a question above which questions are counted one by one; below, all at once.
-_FEW_NODES = 256
-# Nodes below which a binary search for each draw is fast.
-_STEPS = 6
-# Steps from the guide table before a binary search takes over.
-_BLOCK = 1 << 14
-# Draws worked on at once, so that they stay in the cache.
+_LARGE = 4096
+# Budget or nodes of one question from which its randomness comes from a generator seeded by its key: hashing a number a
+# draw and sorting would take most of the time of a large stage.
 
 
 def multinomial(
@@ -31,14 +28,22 @@ def multinomial(
 ) -> Int[np.ndarray, " A"]:
     """Independent draws by inverse CDF: a draw goes to the first node whose running sum reaches it.
 
-    Source: textbook.
+    Source: textbook; Devroye (1986), chapter V.2, for uniforms that come sorted.
 
     Example:
         >>> multinomial(np.array([0.0, 1.0]), np.array([0, 0]), np.array([3]), np.array([1], dtype=np.uint64)).tolist()
         [0, 3]
     """
-    owner = _owners(question, budget)
-    return _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
+    large = budget >= _LARGE
+    if large.all():
+        counts = np.zeros(len(question), dtype=np.int64)
+    else:
+        owner = _owners(question, np.where(large, 0, budget))
+        counts = _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
+    for slot in np.flatnonzero(large).tolist():
+        own = members(question, slot)
+        counts[own] = _sorted_draws(probabilities[own], int(budget[slot]), keys[slot])
+    return counts
 
 
 def stratified(
@@ -80,14 +85,17 @@ def systematic(
         >>> systematic(np.array([0.5, 0.25, 0.25]), np.array([0, 0, 0]), np.array([4]), keys).tolist()
         [2, 1, 1]
     """
-    shuffle = order_within(uniforms(keys[question], 1, rank_within(question)), question)
-    question = question[shuffle]
+    shuffle = _random_order(question, keys)
+    question = question[shuffle] if len(budget) > 1 else question
     cdf, total = running_sum(probabilities[shuffle], question, len(budget))
+    slot = question if len(budget) > 1 else slice(None)
     # cdf / total is exactly 1 at a question's last node, so its points add up to the budget.
-    passed = np.floor(cdf / total[question] * budget[question] + uniforms(keys, 0)[question])
-    first = rank_within(question) == 0
+    passed = np.floor(cdf / total[slot] * budget[slot] + uniforms(keys, 0)[slot])
+    gained = np.diff(passed, prepend=0.0)
+    first = np.flatnonzero(rank_within(question) == 0)
+    gained[first] = passed[first]
     counts = np.empty(len(question), dtype=np.int64)
-    counts[shuffle] = np.where(first, passed, np.diff(passed, prepend=0.0))
+    counts[shuffle] = gained
     return counts
 
 
@@ -136,8 +144,8 @@ def _spread(
         points = draws * total[owner]
         edges = np.searchsorted(owner, np.arange(num_questions + 1))
         counts = [
-            _count(points[edges[slot] : edges[slot + 1]], cdf[nodes[slot] : nodes[slot + 1]])
-            for slot in range(num_questions)
+            np.bincount(np.searchsorted(cdf[first:last], points[start:stop]), minlength=last - first)
+            for first, last, start, stop in zip(nodes[:-1], nodes[1:], edges[:-1], edges[1:], strict=True)
         ]
         return np.concatenate(counts)
     # One sort merges nodes and draws of a question: a draw belongs to the next node after it. On a tie the draw comes
@@ -147,30 +155,34 @@ def _spread(
     return _draws_before_each_node(order, is_node, question)
 
 
-def _count(points: Float[np.ndarray, " n"], cdf: Float[np.ndarray, " A"]) -> Int[np.ndarray, " A"]:
-    """Points of one question that fall to each node: to the first whose running sum reaches them.
+def _sorted_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
+    """Independent draws of one question, made in order: running sums of exponential gaps are sorted uniforms."""
+    if len(probabilities) == 0:
+        return np.zeros(0, dtype=np.int64)
+    cdf = np.cumsum(probabilities)
+    points = np.cumsum(_generator(key).standard_exponential(budget + 1))
+    points *= cdf[-1] / points[-1]
+    # The last point, which ends at the total, is no draw.
+    return np.diff(np.searchsorted(points[:-1], cdf, side="right"), prepend=0)
 
-    A guide table of equal slices says which nodes end below a point's slice; from there it is a few steps to its node,
-    and a binary search for what is left after some. Multiplying by one factor keeps order, so no rounding misleads.
 
-    Source: Chen, Asau (1974), "On generating random variates from an empirical distribution" (the guide table).
-    """
-    if len(cdf) < _FEW_NODES:
-        return np.bincount(np.searchsorted(cdf, points), minlength=len(cdf))
-    slices_per_mass = len(cdf) / cdf[-1]
-    ends = np.bincount((cdf * slices_per_mass).astype(np.int64), minlength=len(cdf) + 1)
-    guide = np.cumsum(ends) - ends
-    owner = np.empty(len(points), dtype=np.int64)
-    for start in range(0, len(points), _BLOCK):
-        block = points[start : start + _BLOCK]
-        node = guide[(block * slices_per_mass).astype(np.int64)]
-        walking = np.flatnonzero(cdf[node] < block)
-        for _ in range(_STEPS):
-            node[walking] += 1
-            walking = walking[cdf[node[walking]] < block[walking]]
-        node[walking] = np.searchsorted(cdf, block[walking])
-        owner[start : start + _BLOCK] = node
-    return np.bincount(owner, minlength=len(cdf))
+def _random_order(question: Int[np.ndarray, " A"], keys: UInt64[np.ndarray, " Q"]) -> Int[np.ndarray, " A"]:
+    """Nodes by question, and in random order inside each."""
+    sizes = np.bincount(question)
+    if sizes.max(initial=0) < _LARGE:
+        return order_within(uniforms(keys[question], 1, rank_within(question)), question)
+    orders = []
+    for slot, size in enumerate(sizes.tolist()):
+        own = np.arange(len(question))[members(question, slot)]
+        if size >= _LARGE:
+            orders.append(own[_generator(keys[slot]).permutation(size)])
+        else:
+            orders.append(own[np.argsort(uniforms(keys[slot : slot + 1], 1, np.arange(size)))])
+    return np.concatenate(orders)
+
+
+def _generator(key: np.uint64) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(int(key)))
 
 
 def _draws_before_each_node(

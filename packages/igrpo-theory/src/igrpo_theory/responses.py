@@ -5,7 +5,7 @@ of a node at each state, and its chance of none. A node of weight w has b w / E 
 F_c(lambda w) under a cap c, where lambda makes the mean b. Where b >= c all get c children, whatever they weigh.
 
 Letters: A states with active nodes.
-Source: ours, see docs/theory/limits.md.
+Source: ours, see docs/theory/cap.md.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def stage_response(
 ) -> StageResponse:
     """Mean children and chance of none for weights exp(gamma * value), where the nodes are spread over states by `law`.
 
-    Source: ours, see docs/theory/limits.md.
+    Source: ours, see docs/theory/cap.md.
 
     Example:
         >>> response = stage_response(np.array([0.5, 0.5]), np.array([0.0, 0.0]), 1.0, 1.0, 2)

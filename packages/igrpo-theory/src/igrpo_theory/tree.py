@@ -149,6 +149,7 @@ class RolloutTree(Generic[Payload]):
         payloads: Sequence[Payload] | np.ndarray,
         terminal: Bool[np.ndarray, " n"],
         turn_limit: int,
+        local: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
         """Add one child a parent (repeat a parent for more).
 
@@ -157,6 +158,7 @@ class RolloutTree(Generic[Payload]):
             payloads: what each child carries.
             terminal: whether the child ends its path by itself.
             turn_limit: depth at which a path ends anyway.
+            local: what `reserve` said for these parents, where it was asked already.
 
         Returns:
             The node numbers of the children.
@@ -167,7 +169,7 @@ class RolloutTree(Generic[Payload]):
         at_limit = np.where(depth >= turn_limit, NodeStatus.TURN_LIMIT, NodeStatus.ACTIVE)
         question = self.question[parents]
         nodes = np.arange(self.num_nodes, self.num_nodes + len(parents))
-        local = self.reserve(parents)
+        local = self.reserve(parents) if local is None else local
         self._fill(
             payloads=payloads,
             parent=parents,
