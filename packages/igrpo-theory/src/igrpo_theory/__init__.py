@@ -4,8 +4,8 @@ The functions here are the ones that training and evaluation run. A tree is gene
 a synthetic policy in this package, a turn of a language model elsewhere.
 
 Order of the pipeline: `tree` <- `values`, `randomness`, `expansion` -> `growth` -> `paths` -> `advantages`. Beside it:
-`worlds` (synthetic policies that can be enumerated), `teacher` (the law that growing targets), `rates` (how fast), `limits`
-and `finite` (where practice goes instead), `weights` (the way back), `gap` (the distance, measured).
+`worlds` (synthetic policies that can be enumerated), `teacher` (the law that growing targets), `rates` (how fast),
+`limits` and `finite` (where practice goes instead), `weights` (the way back), `gap` (the distance, measured).
 
 Letters in shapes:
     Q  questions of a batch; a question's slot is its place in it
