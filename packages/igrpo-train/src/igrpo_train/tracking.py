@@ -31,6 +31,7 @@ import numpy as np
 from igrpo_train.config import Recipe
 from igrpo_train.errors import DiskError
 from igrpo_train.recipes import recipe_to_toml, to_dict
+from igrpo_train.settings import changes
 
 PhaseName = Literal["prefill", "generation", "scoring", "retrieval", "training"]
 
@@ -261,23 +262,13 @@ def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder"
         ) from error
-    saved, now = (dict(_flat(values)) for values in (read, settings))
-    changed = [key for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)]
-    changed = [key for key in changed if not key.startswith("run.")]
+    changed = {name: pair for name, pair in changes(read, settings).items() if not name.startswith("run.")}
     if changed:
-        listed = ", ".join(f"{key} = {now.get(key)!r} (was {saved.get(key)!r})" for key in changed)
+        listed = ", ".join(f"{name} = {now} (was {made})" for name, (made, now) in changed.items())
         raise ValueError(
             f"recipe must be the saved one to resume, got {listed}: resume with {config.with_name('recipe.toml')}, or "
             "name a new run.folder"
         )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _finite(value: Any) -> Any:
