@@ -59,7 +59,7 @@ def particle_filter(policy: PolicyTree) -> Any:
     """The same model for particles: its class of Feynman-Kac models, filled in."""
     base: Any = importlib.import_module("particles").FeynmanKac
     world = PolicyTreeWorld(policy)
-    first, cdf = world._first_child, world._cdf
+    first, cdf = world._first_child, (world._ends + 0.5) / 2.0**52
     log_weight = GAMMA * policy.value
 
     class Model(base):  # type: ignore[misc]

@@ -16,12 +16,15 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
-from igrpo_theory.randomness import Stream, fold
-from igrpo_theory.tree import NodeStatus, RolloutTree
+from igrpo_theory.randomness import Stream, fold, stream_keys
+from igrpo_theory.segments import group_sizes
+from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
 
 Payload = TypeVar("Payload")
 RootScore = Literal["zero", "evaluate"]
+_BLOCK = 1 << 15
+# Turns proposed in one call: a large stage goes in blocks that fit the cache.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,12 +163,13 @@ def grow(
     nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
     stages = []
     for depth in range(1, rule.turn_limit):
-        active = nodes[tree.status[nodes] == NodeStatus.ACTIVE]
+        goes_on = tree.status[_span(nodes)] == NodeStatus.ACTIVE
+        active = nodes if goes_on.all() else nodes[goes_on]
         if len(active) == 0:
             break
         stages.append(_expand(world, tree, active, depth, keys, rule))
         counts = stages[-1].counts
-        tree.truncate(active[counts == 0])
+        tree.truncate(_span(active), counts == 0)
         nodes = _propose(world, tree, np.repeat(active, counts), keys, rule)
     return Growth(tree, stages)
 
@@ -180,9 +184,9 @@ def _expand(
 ) -> Stage:
     """Score, value and draw: the counts of one stage."""
     values = _evaluate(world, tree, active, rule) if rule.needs_scores else np.zeros(len(active))
-    question = tree.question[active]
+    question = tree.question[_span(active)]
     probabilities = expansion.expansion_probabilities(values, question, rule.gamma)
-    num_active = np.bincount(question, minlength=tree.num_questions)
+    num_active = group_sizes(question, tree.num_questions)
     budget = expansion.stage_budget(rule.budget_mode, rule.budget, num_active)
     # Through the module, so that a test can replace the sampler.
     stage_keys = fold(keys, Stream.EXPANSION, depth)
@@ -194,16 +198,22 @@ def _evaluate(
     world: World[Payload], tree: RolloutTree[Payload], active: Int[np.ndarray, " A"], rule: GrowthRule
 ) -> Float[np.ndarray, " A"]:
     """Scores and values of active nodes, written to the tree."""
-    _score(world, tree, active)
-    parent_score = tree.score[tree.parent[active]]
-    if rule.root_score == "zero":
-        parent_score = np.where(tree.depth[active] == 1, 0.0, parent_score)
-    values = node_value(tree.score[active], parent_score, rule.criterion)
-    tree.set_values(active, values)
+    scores, span = _score(world, tree, active), _span(active)
+    if rule.criterion in ("score", "zero"):
+        parent_score = scores  # any: the value does not depend on it
+    else:
+        parent_score = tree.score[tree.parent[span]]
+        if rule.root_score == "zero":
+            parent_score = np.where(tree.depth[span] == 1, 0.0, parent_score)
+    values = node_value(scores, parent_score, rule.criterion)
+    tree.set_values(span, values)
     return values
 
 
-def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> None:
+def _score(
+    world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Scores of nodes in rising order, checked and written to the tree."""
     scores = world.score(tree, nodes)
     if len(scores) != len(nodes):
         raise ValueError(
@@ -215,7 +225,9 @@ def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndar
             f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
             f"{tree.question[nodes[bad[0]]]}: check the scorer"
         )
-    tree.set_scores(nodes, scores)
+    span = _span(nodes)
+    tree.set_scores(span, scores)
+    return tree.score[span]
 
 
 def _propose(
@@ -226,13 +238,22 @@ def _propose(
     rule: GrowthRule,
 ) -> Int[np.ndarray, " n"]:
     """One child a parent entry, each with its own random stream; returns the new nodes."""
-    streams = fold(keys, Stream.PROPOSAL)
     local = tree.reserve(parents)
-    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], local)
-    proposal = world.propose(tree, parents, child_keys)
-    if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
-        raise ValueError(
-            f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
-            f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
-        )
-    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+    child_keys = stream_keys(fold(keys, Stream.PROPOSAL), tree.questions_of(parents), local)
+    first = tree.num_nodes
+    for start in range(0, len(parents), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        proposal = world.propose(tree, parents[block], child_keys[block])
+        if not len(proposal.payloads) == len(proposal.terminal) == len(parents[block]):
+            raise ValueError(
+                f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
+                f"{len(proposal.terminal)} flags for {len(parents[block])} parents: check the world"
+            )
+        tree.append(parents[block], proposal.payloads, proposal.terminal, rule.turn_limit, local[block])
+    return np.arange(first, tree.num_nodes)
+
+
+def _span(nodes: Int[np.ndarray, " n"]) -> Nodes:
+    """What indexes nodes that are in rising order."""
+    consecutive = len(nodes) > 0 and nodes[-1] - nodes[0] == len(nodes) - 1
+    return slice(int(nodes[0]), int(nodes[-1]) + 1) if consecutive else nodes

@@ -11,7 +11,9 @@ from enum import IntEnum
 from hashlib import blake2b
 
 import numpy as np
-from jaxtyping import Float64, Int, UInt64
+from jaxtyping import Float64, Int, Int64, UInt64
+
+from igrpo_theory.segments import LARGE, group_sizes, members
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The fractional bits of sqrt(2): any odd constant other than _GOLDEN keeps key and word apart.
@@ -105,12 +107,68 @@ def uniforms(keys: UInt64[np.ndarray, "..."], *words: Word) -> Float64[np.ndarra
         >>> bool(0 < draws.min()), bool(draws.max() < 1), bool(abs(draws.mean() - 0.5) < 0.05)
         (True, True, True)
     """
-    bits = _mix(fold(keys, *words) + _GOLDEN)
-    bits >>= np.uint64(12)
-    draws = bits.astype(np.float64)
+    draws = random_bits(keys, *words).astype(np.float64)
     draws += 0.5
     draws *= 2.0**-52
     return draws
+
+
+def random_bits(keys: UInt64[np.ndarray, "..."], *words: Word) -> Int64[np.ndarray, "..."]:
+    """The 52 random bits b of each of `uniforms`, which are (b + 1/2) / 2^52: to compare without floating point.
+
+    Source: ours.
+
+    Example:
+        >>> key = np.array([5], dtype=np.uint64)
+        >>> bool(((random_bits(key, 3) + 0.5) / 2**52 == uniforms(key, 3)).all())
+        True
+    """
+    bits = _mix(fold(keys, *words) + _GOLDEN)
+    bits >>= np.uint64(12)
+    return bits.view(np.int64)
+
+
+def stream_keys(
+    keys: UInt64[np.ndarray, " Q"], question: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]
+) -> UInt64[np.ndarray, " n"]:
+    """One key a draw: a hash of its question's key and its number, or the next word of the question's generator.
+
+    Args:
+        keys: one a question.
+        question: the question of each draw.
+        numbers: tells the draws of a question apart; rising ones where a question has LARGE draws or more.
+
+    A question of LARGE draws or more takes words from a generator seeded by its key and the first of its numbers: hashing
+    every number would take most of the time there.
+
+    Source: ours.
+
+    Example:
+        >>> keys, question = np.array([7, 8], dtype=np.uint64), np.array([0, 1, 1])
+        >>> bool((stream_keys(keys, question, np.arange(3)) == fold(keys[question], np.arange(3))).all())
+        True
+    """
+    if len(keys) == 1:
+        if len(numbers) < LARGE:
+            return fold(keys, numbers)
+        return generator(fold(keys, numbers[0])[0]).bit_generator.random_raw(len(numbers))
+    drawn = fold(keys[question], numbers)
+    for slot in np.flatnonzero(group_sizes(question, len(keys)) >= LARGE).tolist():
+        own = members(question, slot, len(keys))
+        drawn[own] = stream_keys(keys[slot : slot + 1], question[own], numbers[own])
+    return drawn
+
+
+def generator(key: np.uint64) -> np.random.Generator:
+    """A generator for one question's part of a large stage.
+
+    Source: SFC64 of PractRand (Doty-Humphrey), as numpy has it.
+
+    Example:
+        >>> bool(generator(np.uint64(7)).random() == generator(np.uint64(7)).random())
+        True
+    """
+    return np.random.Generator(np.random.SFC64(int(key)))
 
 
 def _as_uint64(word: Word) -> UInt64[np.ndarray, "..."]:
