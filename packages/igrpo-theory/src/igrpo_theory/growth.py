@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
-from igrpo_theory.randomness import Stream, fold, stream_keys
+from igrpo_theory.randomness import Stream, Streams, fold
 from igrpo_theory.segments import group_sizes
 from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
@@ -160,17 +160,18 @@ def grow(
     tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
-    nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
+    first = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
     stages = []
     for depth in range(1, rule.turn_limit):
-        goes_on = tree.status[_span(nodes)] == NodeStatus.ACTIVE
-        active = nodes if goes_on.all() else nodes[goes_on]
+        goes_on = tree.status[first:] == NodeStatus.ACTIVE
+        born = np.arange(first, tree.num_nodes)
+        active = born if goes_on.all() else born[goes_on]
         if len(active) == 0:
             break
         stages.append(_expand(world, tree, active, depth, keys, rule))
         counts = stages[-1].counts
         tree.truncate(_span(active), counts == 0)
-        nodes = _propose(world, tree, np.repeat(active, counts), keys, rule)
+        first = _propose(world, tree, np.repeat(active, counts), keys, rule)
     return Growth(tree, stages)
 
 
@@ -236,21 +237,21 @@ def _propose(
     parents: Int[np.ndarray, " n"],
     keys: UInt64[np.ndarray, " Q"],
     rule: GrowthRule,
-) -> Int[np.ndarray, " n"]:
-    """One child a parent entry, each with its own random stream; returns the new nodes."""
-    local = tree.reserve(parents)
-    child_keys = stream_keys(fold(keys, Stream.PROPOSAL), tree.questions_of(parents), local)
-    first = tree.num_nodes
+) -> int:
+    """One child a parent entry, each with its own random stream; returns the first of them."""
+    num_children = group_sizes(tree.questions_of(parents), tree.num_questions)
+    streams, first = Streams(fold(keys, Stream.PROPOSAL), num_children, tree.sizes), tree.num_nodes
     for start in range(0, len(parents), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        proposal = world.propose(tree, parents[block], child_keys[block])
-        if not len(proposal.payloads) == len(proposal.terminal) == len(parents[block]):
+        block = parents[start : start + _BLOCK]
+        local = tree.reserve(block)
+        proposal = world.propose(tree, block, streams.take(tree.questions_of(block), local))
+        if not len(proposal.payloads) == len(proposal.terminal) == len(block):
             raise ValueError(
                 f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
-                f"{len(proposal.terminal)} flags for {len(parents[block])} parents: check the world"
+                f"{len(proposal.terminal)} flags for {len(block)} parents: check the world"
             )
-        tree.append(parents[block], proposal.payloads, proposal.terminal, rule.turn_limit, local[block])
-    return np.arange(first, tree.num_nodes)
+        tree.append(block, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+    return first
 
 
 def _span(nodes: Int[np.ndarray, " n"]) -> Nodes:

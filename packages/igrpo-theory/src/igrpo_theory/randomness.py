@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Float64, Int, Int64, UInt64
 
-from igrpo_theory.segments import LARGE, group_sizes, members
+from igrpo_theory.segments import LARGE, members
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The fractional bits of sqrt(2): any odd constant other than _GOLDEN keeps key and word apart.
@@ -128,35 +128,38 @@ def random_bits(keys: UInt64[np.ndarray, "..."], *words: Word) -> Int64[np.ndarr
     return bits.view(np.int64)
 
 
-def stream_keys(
-    keys: UInt64[np.ndarray, " Q"], question: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]
-) -> UInt64[np.ndarray, " n"]:
-    """One key a draw: a hash of its question's key and its number, or the next word of the question's generator.
+class Streams:
+    """One key a draw of a stage, handed out block by block: a hash of the question's key and the draw's number.
 
-    Args:
-        keys: one a question.
-        question: the question of each draw.
-        numbers: tells the draws of a question apart; rising ones where a question has LARGE draws or more.
-
-    A question of LARGE draws or more takes words from a generator seeded by its key and the first of its numbers: hashing
-    every number would take most of the time there.
+    A question of LARGE draws or more gets words of a generator instead, seeded by its key and the first number: hashing
+    would take most of the time there.
 
     Source: ours.
 
     Example:
         >>> keys, question = np.array([7, 8], dtype=np.uint64), np.array([0, 1, 1])
-        >>> bool((stream_keys(keys, question, np.arange(3)) == fold(keys[question], np.arange(3))).all())
+        >>> streams = Streams(keys, num_draws=np.array([1, 2]), first=np.array([5, 5]))
+        >>> bool((streams.take(question, np.array([5, 5, 6])) == fold(keys[question], np.array([5, 5, 6]))).all())
         True
     """
-    if len(keys) == 1:
-        if len(numbers) < LARGE:
-            return fold(keys, numbers)
-        return generator(fold(keys, numbers[0])[0]).bit_generator.random_raw(len(numbers))
-    drawn = fold(keys[question], numbers)
-    for slot in np.flatnonzero(group_sizes(question, len(keys)) >= LARGE).tolist():
-        own = members(question, slot, len(keys))
-        drawn[own] = stream_keys(keys[slot : slot + 1], question[own], numbers[own])
-    return drawn
+
+    def __init__(
+        self, keys: UInt64[np.ndarray, " Q"], num_draws: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]
+    ) -> None:
+        """Keys, number of draws and first draw's number of each question."""
+        self._keys = keys
+        large, seeds = np.flatnonzero(num_draws >= LARGE), fold(keys, first)
+        self._words = {slot: generator(seeds[slot]).bit_generator for slot in large.tolist()}
+
+    def take(self, question: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+        """The keys of the next draws, in order inside each question."""
+        if len(self._keys) == 1:
+            return self._words[0].random_raw(len(numbers)) if self._words else fold(self._keys, numbers)
+        drawn = fold(self._keys[question], numbers)
+        for slot, words in self._words.items():
+            own = members(question, slot, len(self._keys))
+            drawn[own] = words.random_raw(len(numbers[own]))
+        return drawn
 
 
 def generator(key: np.uint64) -> np.random.Generator:

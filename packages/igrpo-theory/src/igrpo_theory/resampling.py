@@ -8,7 +8,7 @@ Source: Douc, Cappe, Moulines (2005), "Comparison of resampling schemes for part
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, Int8, UInt64
 
 from igrpo_theory.randomness import generator, uniforms
 from igrpo_theory.segments import LARGE, group_bounds, group_sizes, members, order_within, rank_within, running_sum
@@ -43,11 +43,10 @@ def multinomial(
         [0, 3]
     """
     large = budget >= LARGE
-    if large.all():
-        counts = np.empty(len(question), dtype=np.int64)
-    else:
-        owner = _owners(question, np.where(large, 0, budget))
-        counts = _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
+    if len(budget) == 1 and large[0]:
+        return _many_draws(probabilities, int(budget[0]), keys[0])
+    owner = _owners(question, np.where(large, 0, budget))
+    counts = _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
     for slot in np.flatnonzero(large).tolist():
         own = members(question, slot, len(budget))
         counts[own] = _many_draws(probabilities[own], int(budget[slot]), keys[slot])
@@ -97,11 +96,12 @@ def systematic(
         [2, 1, 1]
     """
     large = group_sizes(question, len(budget)) >= LARGE
+    if len(budget) == 1 and large[0]:
+        return _table_shares(probabilities, int(budget[0]), keys[0])
+    small = np.flatnonzero(~large[question])
+    order = small[order_within(uniforms(keys[question[small]], 1, rank_within(question[small])), question[small])]
     counts = np.empty(len(question), dtype=np.int64)
-    if not large.all():
-        small = np.flatnonzero(~large[question])
-        order = order_within(uniforms(keys[question[small]], 1, rank_within(question[small])), question[small])
-        counts[small[order]] = _rounded_shares(probabilities[small[order]], question[small[order]], budget, keys)
+    counts[order] = _rounded_shares(probabilities[order], question[order], budget, keys)
     for slot in np.flatnonzero(large).tolist():
         own = members(question, slot, len(budget))
         counts[own] = _table_shares(probabilities[own], int(budget[slot]), keys[slot])
@@ -166,39 +166,45 @@ def _spread(
 
 def _many_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
     """Independent draws of one question: the law of Poisson numbers is multinomial, given their sum."""
-    rng = generator(key)
-    means = probabilities * ((budget + 6 * np.sqrt(budget)) / probabilities.sum())
-    counts = _poisson(means, rng)
+    rng, scale = generator(key), (budget + 3 * np.sqrt(budget)) / probabilities.sum()
+    counts = _poisson(probabilities, scale, rng)
     while (surplus := int(counts.sum()) - budget) < 0:
-        counts = _poisson(means, rng)
+        counts = _poisson(probabilities, scale, rng)
     taken = np.sort(rng.choice(budget + surplus, surplus, replace=False, shuffle=False))
     np.subtract.at(counts, np.searchsorted(np.cumsum(counts), taken, side="right"), 1)
     return counts
 
 
-def _poisson(means: Float[np.ndarray, " A"], rng: np.random.Generator) -> Int[np.ndarray, " A"]:
-    """Poisson numbers by inversion, in blocks that fit the cache; large means the usual way."""
-    counts = np.empty(len(means), dtype=np.int64)
-    for start in range(0, len(means), _BLOCK):
-        mean = means[start : start + _BLOCK]
+def _poisson(
+    probabilities: Float[np.ndarray, " A"], scale: float, rng: np.random.Generator
+) -> Int[np.ndarray, " A"]:
+    """Poisson numbers of mean scale * p, in blocks that fit the cache: by inversion where all means are small."""
+    counts = np.empty(len(probabilities), dtype=np.int64)
+    for start in range(0, len(probabilities), _BLOCK):
+        mean = probabilities[start : start + _BLOCK] * scale
         counts[start : start + _BLOCK] = rng.poisson(mean) if mean.max() > _INVERTED else _inverted(mean, rng)
     return counts
 
 
-def _inverted(mean: Float[np.ndarray, " n"], rng: np.random.Generator) -> Int[np.ndarray, " n"]:
+def _inverted(mean: Float[np.ndarray, " n"], rng: np.random.Generator) -> Int8[np.ndarray, " n"]:
     """How many values of the Poisson CDF are below a uniform; 64 is out of reach for means up to _INVERTED."""
-    draws, term = rng.random(len(mean)), np.exp(-mean)
-    below, counts, left = term.copy(), np.zeros(len(mean), dtype=np.int64), None
-    for number in range(1, 65):
+    draws, term, counts = rng.random(len(mean)), np.exp(-mean), np.zeros(len(mean), dtype=np.int8)
+    below = term.copy()
+    for number in range(1, 4):
         more = draws > below
-        counts[slice(None) if left is None else left] += more
-        # Choosing those that go on costs more than it saves while they are many.
-        if number > 2:
-            chosen = np.flatnonzero(more)
-            left = chosen if left is None else left[chosen]
-            draws, term, below, mean = draws[chosen], term[chosen], below[chosen], mean[chosen]
-            if len(chosen) == 0:
-                break
+        counts += more
+        term *= mean
+        term *= 1 / number
+        below += term
+    # Few are left: to choose them pays off from here on.
+    left = chosen = np.flatnonzero(more)
+    for number in range(4, 65):
+        draws, term, below, mean = draws[chosen], term[chosen], below[chosen], mean[chosen]
+        chosen = np.flatnonzero(draws > below)
+        if len(chosen) == 0:
+            break
+        left = left[chosen]
+        counts[left] += 1
         term *= mean / number
         below += term
     return counts

@@ -66,6 +66,8 @@ class RolloutTree(Generic[Payload]):
         self._columns = {name: np.empty(capacity, dtype=dtype) for name, dtype in _COLUMNS.items()}
         if payload_dtype is not None:
             self._columns["payload"] = np.empty(capacity, dtype=payload_dtype)
+        # Scores and values are written where they are known or asked for: NaN stands up to here in each.
+        self._written = {"score": 0, "value": 0}
         self._sizes = np.zeros(0, dtype=np.int64)
 
     @classmethod
@@ -105,6 +107,11 @@ class RolloutTree(Generic[Payload]):
     def num_questions(self) -> int:
         """Q, the number of trees."""
         return len(self._sizes)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " Q"]:
+        """Nodes of each tree, roots included: also the local number of the next child."""
+        return self._sizes.copy()
 
     @property
     def parent(self) -> Int32[np.ndarray, " N"]:
@@ -187,13 +194,11 @@ class RolloutTree(Generic[Payload]):
 
     def set_scores(self, nodes: Nodes, scores: Float[np.ndarray, " n"]) -> None:
         """Assign s(h); once a node."""
-        assert np.isnan(self.score[nodes]).all(), "a score is assigned once"
-        self._columns["score"][nodes] = scores
+        self._assign("score", nodes, scores)
 
     def set_values(self, nodes: Nodes, values: Float[np.ndarray, " n"]) -> None:
         """Assign val(h); once a node."""
-        assert np.isnan(self.value[nodes]).all(), "a value is assigned once"
-        self._columns["value"][nodes] = values
+        self._assign("value", nodes, values)
 
     def truncate(self, nodes: Nodes, childless: Bool[np.ndarray, " n"] | Literal[True] = True) -> None:
         """Turn those active nodes that drew no child into leaves."""
@@ -228,7 +233,18 @@ class RolloutTree(Generic[Payload]):
             )
         return records
 
+    def _assign(self, name: str, nodes: Nodes, numbers: Float[np.ndarray, " n"]) -> None:
+        if isinstance(nodes, slice) and nodes.start >= self._written[name]:
+            self._columns[name][self._written[name] : nodes.start] = np.nan
+            self._written[name] = nodes.stop
+        else:
+            assert np.isnan(self._filled(name)[nodes]).all(), f"a {name} is assigned once"
+        self._columns[name][nodes] = numbers
+
     def _filled(self, name: str) -> np.ndarray:
+        if self._written.get(name, self.num_nodes) < self.num_nodes:
+            self._columns[name][self._written[name] : self.num_nodes] = np.nan
+            self._written[name] = self.num_nodes
         view = self._columns[name][: self.num_nodes]
         view.flags.writeable = False
         return view
@@ -236,8 +252,6 @@ class RolloutTree(Generic[Payload]):
     def _fill(self, payloads: Sequence[Payload] | np.ndarray, **columns: np.ndarray) -> None:
         start, stop = self.num_nodes, self.num_nodes + len(payloads)
         self._make_room(stop)
-        for name in ("score", "value"):
-            self._columns[name][start:stop] = np.nan
         for name, entries in columns.items():
             self._columns[name][start:stop] = entries
         if self._payloads is None:

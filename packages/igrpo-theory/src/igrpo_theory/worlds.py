@@ -266,9 +266,9 @@ class PolicyTreeWorld:
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
         states = _payloads(tree, parents)
-        bits, children = random_bits(keys), self._first_child[states]
+        bits, children = random_bits(keys), self._first_child.take(states, mode="clip")
         for ends in self._ends:
-            children += ends[states] <= bits
+            children += ends.take(states, mode="clip") <= bits
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
         return Proposal(payloads, self.policy.answer[children])
 
