@@ -7,7 +7,7 @@ Letters: Q questions, A active nodes of one stage, n the nodes of one call.
 Source: IGRPO (arXiv 2607.06223), tree construction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -16,15 +16,15 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
-from igrpo_theory.randomness import Stream, Streams, fold
-from igrpo_theory.segments import group_sizes
+from igrpo_theory.randomness import Stream, fold, spaced_keys
+from igrpo_theory.segments import LARGE, group_counts, group_sizes
 from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
 
 Payload = TypeVar("Payload")
 RootScore = Literal["zero", "evaluate"]
-_BLOCK = 1 << 15
-# Turns proposed in one call: a large stage goes in blocks that fit the cache.
+_BLOCK = 1 << 16
+# Turns proposed, or nodes scored, in one call: a large stage goes in blocks that fit the cache.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +160,7 @@ def grow(
     tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
-    first = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
+    first = _propose(world, tree, np.arange(len(roots)), np.full(len(roots), rule.budget), keys, rule)
     stages = []
     for depth in range(1, rule.turn_limit):
         goes_on = tree.status[first:] == NodeStatus.ACTIVE
@@ -171,7 +171,7 @@ def grow(
         stages.append(_expand(world, tree, active, depth, keys, rule))
         counts = stages[-1].counts
         tree.truncate(_span(active), counts == 0)
-        first = _propose(world, tree, np.repeat(active, counts), keys, rule)
+        first = _propose(world, tree, active, counts, keys, rule)
     return Growth(tree, stages)
 
 
@@ -215,43 +215,65 @@ def _score(
     world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """Scores of nodes in rising order, checked and written to the tree."""
-    scores = world.score(tree, nodes)
-    if len(scores) != len(nodes):
-        raise ValueError(
-            f"world.score must return one number a node, got {len(scores)} for {len(nodes)} nodes: check the scorer"
-        )
-    bad = np.flatnonzero(~np.isfinite(scores))
-    if len(bad) > 0:
-        raise ValueError(
-            f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
-            f"{tree.question[nodes[bad[0]]]}: check the scorer"
-        )
-    span = _span(nodes)
-    tree.set_scores(span, scores)
-    return tree.score[span]
+    for start in range(0, len(nodes), _BLOCK):
+        block = nodes[start : start + _BLOCK]
+        scores = world.score(tree, block)
+        if len(scores) != len(block):
+            raise ValueError(
+                f"world.score must return one number a node, got {len(scores)} for {len(block)} nodes: check the scorer"
+            )
+        bad = np.flatnonzero(~np.isfinite(scores))
+        if len(bad) > 0:
+            raise ValueError(
+                f"scores must be finite, got {scores[bad[0]]} for node {block[bad[0]]} of question "
+                f"{tree.question[block[bad[0]]]}: check the scorer"
+            )
+        tree.set_scores(_span(block), scores)
+    return tree.score[_span(nodes)]
 
 
 def _propose(
     world: World[Payload],
     tree: RolloutTree[Payload],
-    parents: Int[np.ndarray, " n"],
+    nodes: Int[np.ndarray, " n"],
+    counts: Int[np.ndarray, " n"],
     keys: UInt64[np.ndarray, " Q"],
     rule: GrowthRule,
 ) -> int:
-    """One child a parent entry, each with its own random stream; returns the first of them."""
-    num_children = group_sizes(tree.questions_of(parents), tree.num_questions)
-    streams, first = Streams(fold(keys, Stream.PROPOSAL), num_children, tree.sizes), tree.num_nodes
-    for start in range(0, len(parents), _BLOCK):
-        block = parents[start : start + _BLOCK]
-        local = tree.reserve(block)
-        proposal = world.propose(tree, block, streams.take(tree.questions_of(block), local))
-        if not len(proposal.payloads) == len(proposal.terminal) == len(block):
+    """So many children of each node, each with its own random stream; returns the first of them."""
+    large = group_counts(counts, tree.questions_of(nodes), tree.num_questions) >= LARGE
+    streams, first = fold(keys, Stream.PROPOSAL), tree.num_nodes
+    for parents in _parents(nodes, counts):
+        local = tree.reserve(parents)
+        proposal = world.propose(tree, parents, _child_keys(streams, large, tree.questions_of(parents), local))
+        if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
             raise ValueError(
                 f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
-                f"{len(proposal.terminal)} flags for {len(block)} parents: check the world"
+                f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
             )
-        tree.append(block, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+        tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
     return first
+
+
+def _child_keys(
+    streams: UInt64[np.ndarray, " Q"],
+    large: Bool[np.ndarray, " Q"],
+    question: Int[np.ndarray, " n"],
+    local: Int[np.ndarray, " n"],
+) -> UInt64[np.ndarray, " n"]:
+    """One key a child: hashed, or spaced for a question with many children in this stage."""
+    own = streams if len(streams) == 1 else streams[question]
+    if large.all():
+        return spaced_keys(own, local)
+    return np.where(large[question], spaced_keys(own, local), fold(own, local)) if large.any() else fold(own, local)
+
+
+def _parents(nodes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " n"]) -> Iterator[Int[np.ndarray, " m"]]:
+    """Each node as often as it has children, block by block."""
+    for start in range(0, len(nodes), _BLOCK):
+        parents = np.repeat(nodes[start : start + _BLOCK], counts[start : start + _BLOCK])
+        if len(parents) > 0:
+            yield from np.array_split(parents, max(1, round(len(parents) / _BLOCK)))
 
 
 def _span(nodes: Int[np.ndarray, " n"]) -> Nodes:

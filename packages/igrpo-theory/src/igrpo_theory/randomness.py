@@ -13,8 +13,6 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Float64, Int, Int64, UInt64
 
-from igrpo_theory.segments import LARGE, members
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The fractional bits of sqrt(2): any odd constant other than _GOLDEN keeps key and word apart.
 _WORD_SALT = np.uint64(0x6A09E667F3BCC909)
@@ -128,42 +126,26 @@ def random_bits(keys: UInt64[np.ndarray, "..."], *words: Word) -> Int64[np.ndarr
     return bits.view(np.int64)
 
 
-class Streams:
-    """One key a draw of a stage, handed out block by block: a hash of the question's key and the draw's number.
+def spaced_keys(keys: UInt64[np.ndarray, "..."], numbers: Int[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
+    """Keys at equal distances: as good as `fold(keys, numbers)` for drawing from, and far cheaper.
 
-    A question of LARGE draws or more gets words of a generator instead, seeded by its key and the first number: hashing
-    would take most of the time there.
+    Uniforms of these keys are the output of the SplitMix64 generator that starts at the key; unlike folded keys they
+    are not random themselves.
 
-    Source: ours.
+    Source: Steele, Lea, Flood (2014), the splitmix64 sequence.
 
     Example:
-        >>> keys, question = np.array([7, 8], dtype=np.uint64), np.array([0, 1, 1])
-        >>> streams = Streams(keys, num_draws=np.array([1, 2]), first=np.array([5, 5]))
-        >>> bool((streams.take(question, np.array([5, 5, 6])) == fold(keys[question], np.array([5, 5, 6]))).all())
+        >>> draws = uniforms(spaced_keys(np.array([5], dtype=np.uint64), np.arange(1000)))
+        >>> bool(abs(draws.mean() - 0.5) < 0.05)
         True
     """
-
-    def __init__(
-        self, keys: UInt64[np.ndarray, " Q"], num_draws: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]
-    ) -> None:
-        """Keys, number of draws and first draw's number of each question."""
-        self._keys = keys
-        large, seeds = np.flatnonzero(num_draws >= LARGE), fold(keys, first)
-        self._words = {slot: generator(seeds[slot]).bit_generator for slot in large.tolist()}
-
-    def take(self, question: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-        """The keys of the next draws, in order inside each question."""
-        if len(self._keys) == 1:
-            return self._words[0].random_raw(len(numbers)) if self._words else fold(self._keys, numbers)
-        drawn = fold(self._keys[question], numbers)
-        for slot, words in self._words.items():
-            own = members(question, slot, len(self._keys))
-            drawn[own] = words.random_raw(len(numbers[own]))
-        return drawn
+    spaced = _as_uint64(numbers) * _GOLDEN
+    spaced += keys
+    return spaced
 
 
 def generator(key: np.uint64) -> np.random.Generator:
-    """A generator for one question's part of a large stage.
+    """A generator for one question's draw in a large stage.
 
     Source: SFC64 of PractRand (Doty-Humphrey), as numpy has it.
 

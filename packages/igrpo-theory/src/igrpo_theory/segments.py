@@ -121,6 +121,22 @@ def group_sizes(groups: Int[np.ndarray, " A"], num_groups: int) -> Int[np.ndarra
     return np.bincount(groups, minlength=num_groups) if num_groups > 1 else np.array([len(groups)])
 
 
+def group_counts(
+    counts: Int[np.ndarray, " A"], groups: Int[np.ndarray, " A"], num_groups: int
+) -> Int[np.ndarray, " G"]:
+    """Sum of whole numbers of each group.
+
+    Source: ours.
+
+    Example:
+        >>> group_counts(np.array([4, 1, 2]), np.array([0, 2, 0]), 3).tolist()
+        [6, 0, 1]
+    """
+    if num_groups == 1:
+        return counts.sum(keepdims=True)
+    return np.bincount(groups, weights=counts, minlength=num_groups).astype(np.int64)
+
+
 def group_sum(
     values: Float[np.ndarray, " A"], groups: Int[np.ndarray, " A"], num_groups: int
 ) -> Float[np.ndarray, " G"]:

@@ -109,11 +109,6 @@ class RolloutTree(Generic[Payload]):
         return len(self._sizes)
 
     @property
-    def sizes(self) -> Int[np.ndarray, " Q"]:
-        """Nodes of each tree, roots included: also the local number of the next child."""
-        return self._sizes.copy()
-
-    @property
     def parent(self) -> Int32[np.ndarray, " N"]:
         """The parent's node number, -1 at roots."""
         return self._filled("parent")
@@ -180,7 +175,7 @@ class RolloutTree(Generic[Payload]):
             The node numbers of the children.
         """
         assert len(parents) == len(payloads) == len(terminal), "one payload and one flag a parent"
-        assert (self.status[parents] == NodeStatus.ACTIVE).all(), "only active nodes have children"
+        assert not self.status[parents].any(), "only active nodes have children"
         depth = self.depth[parents] + 1
         question = self.questions_of(parents)
         nodes = np.arange(self.num_nodes, self.num_nodes + len(parents))
