@@ -211,9 +211,7 @@ def _evaluate(
     return values
 
 
-def _score(
-    world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]
-) -> Float[np.ndarray, " n"]:
+def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Scores of nodes in rising order, checked and written to the tree."""
     for start in range(0, len(nodes), _BLOCK):
         block = nodes[start : start + _BLOCK]

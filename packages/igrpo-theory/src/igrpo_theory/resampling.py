@@ -15,10 +15,8 @@ from igrpo_theory.segments import LARGE, group_bounds, group_sizes, members, ord
 
 _MANY_DRAWS = 64
 # Draws a question above which questions are counted one by one; below, all at once.
-_ROWS = 256
-# Rows of the table that orders the nodes of a large stage: few, so that a step along a row does much work at once.
-
-
+_ROWS = 64
+# Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once.
 _BLOCK = 1 << 16
 # Poisson numbers drawn at once.
 _INVERTED = 8.0
@@ -42,7 +40,7 @@ def multinomial(
         >>> multinomial(np.array([0.0, 1.0]), np.array([0, 0]), np.array([3]), np.array([1], dtype=np.uint64)).tolist()
         [0, 3]
     """
-    large = budget >= LARGE
+    large = (budget >= LARGE) & (group_sizes(question, len(budget)) > 0)
     if len(budget) == 1 and large[0]:
         return _many_draws(probabilities, int(budget[0]), keys[0])
     owner = _owners(question, np.where(large, 0, budget))
@@ -84,9 +82,9 @@ def systematic(
     """Equally spaced points with one random offset a question, over its nodes in random order.
 
     A count is budget * p rounded down or up. The order is uniform, but for a question of LARGE nodes or more: its nodes
-    fill the rows of a table, each row is rotated by a random amount, and the order goes down the columns, with rows and
-    columns in random order. Two nodes of different rows are neighbours as often as in a uniform order, two of the same
-    row hardly ever.
+    fill the rows of a table, and the order goes column by column, through each in one random order of the rows that
+    starts, and comes back to, a random row of its own. Within a column that is a uniform order too; nodes of one row,
+    such as siblings, are never neighbours but at the ends of columns, and do not go in step.
 
     Source: Kitagawa (1996), systematic resampling; the random orders are ours.
 
@@ -175,9 +173,7 @@ def _many_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uin
     return counts
 
 
-def _poisson(
-    probabilities: Float[np.ndarray, " A"], scale: float, rng: np.random.Generator
-) -> Int[np.ndarray, " A"]:
+def _poisson(probabilities: Float[np.ndarray, " A"], scale: float, rng: np.random.Generator) -> Int[np.ndarray, " A"]:
     """Poisson numbers of mean scale * p, in blocks that fit the cache: by inversion where all means are small."""
     counts = np.empty(len(probabilities), dtype=np.int64)
     for start in range(0, len(probabilities), _BLOCK):
@@ -228,35 +224,37 @@ def _rounded_shares(
 
 
 def _table_shares(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
-    """Systematic counts of one large question, in the order that `systematic` describes."""
+    """Systematic counts of one large question, in the order that `systematic` describes, all columns in step."""
     rng, width = generator(key), -(-len(probabilities) // _ROWS)
     rows = [probabilities[start : start + width] for start in range(0, len(probabilities), width)]
     rows[-1] = np.concatenate([rows[-1], np.zeros(width - len(rows[-1]))])
-    counts = np.empty((len(rows), width), dtype=np.int64)
-    order, turns = rng.permutation(len(rows)).tolist(), rng.integers(width, size=len(rows)).tolist()
-    columns, offset = rng.permutation(width), rng.random()
+    order, starts, offset = rng.permutation(len(rows)), rng.integers(len(rows), size=width), rng.random()
+    begins = np.split(np.argsort(starts), np.cumsum(np.bincount(starts, minlength=len(rows)))[:-1])
+    # Shares of 2^50 as whole numbers: their sums are exact, so a column ends where the next one starts, to the bit.
+    unit = 2.0**50 / probabilities.sum()
+    skipped, size = np.zeros(width), np.zeros(width)
+    for row, here in zip(order, begins, strict=True):
+        skipped[here] = size[here]
+        size += np.rint(rows[row] * unit)
+    scale = np.nextafter(budget / size.sum(), np.inf)
 
-    sums = np.zeros(width)
-    for row, turn in zip(order, turns, strict=True):
-        sums[turn:] += rows[row][: width - turn]
-        sums[:turn] += rows[row][width - turn :]
-    edges = np.concatenate([[0.0], np.cumsum(sums[columns])])
-    scale = budget / edges[-1]
-    passed = np.floor(edges * scale + offset)
-    passed[-1] = budget
-    # What is passed at a column's end is what is passed at the next one's start: no child is lost or doubled.
-    running, before, last, now = (np.empty(width) for _ in range(4))
-    running[columns], before[columns], last[columns] = edges[:-1], passed[:-1], passed[1:]
-    for row, turn in zip(order, turns, strict=True):
-        running[turn:] += rows[row][: width - turn]
-        running[:turn] += rows[row][width - turn :]
-        np.add(np.multiply(running, scale, out=now), offset, out=now)
-        np.minimum(np.floor(now, out=now), last, out=now)
-        if row == order[-1]:
-            now[:] = last
-        gained = np.subtract(now, before, out=before)
-        counts[row, : width - turn], counts[row, width - turn :] = gained[turn:], gained[:turn]
-        before, now = now, before
+    def passed(position: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Points up to here; the whole budget at the end, however the product is rounded."""
+        points = position * scale
+        points += offset
+        return np.floor(np.minimum(points, budget + 0.5, out=points), out=points)
+
+    counts = np.empty((len(rows), width), dtype=np.int64)
+    # A column goes on from its first row below its last one, until it comes to the row where it begins.
+    position = np.cumsum(size) - skipped
+    before = passed(position)
+    for row, here in zip(order, begins, strict=True):
+        position[here] -= size[here]
+        before[here] = passed(position[here])
+        position += np.rint(rows[row] * unit)
+        after = passed(position)
+        counts[row] = after - before
+        before = after
     return counts.ravel()[: len(probabilities)]
 
 

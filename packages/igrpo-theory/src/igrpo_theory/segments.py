@@ -150,7 +150,7 @@ def group_sum(
     """
     if num_groups == 1 and len(values) >= LARGE:
         return values.sum(keepdims=True)
-    sums = np.bincount(groups, weights=values, minlength=num_groups)
+    sums = np.bincount(groups, weights=values, minlength=num_groups).astype(np.float64, copy=False)
     for group in np.flatnonzero(group_sizes(groups, num_groups) >= LARGE).tolist():
         sums[group] = values[members(groups, group, num_groups)].sum()
     return sums
