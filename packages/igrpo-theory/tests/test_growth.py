@@ -179,13 +179,6 @@ def test_keys_of_children_are_hashed_or_spaced_by_the_size_of_the_stage() -> Non
         assert np.concatenate(world.heard).tolist() == make(np.repeat(stream, budget), local).tolist()
 
 
-def test_a_stage_goes_to_the_world_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, rule = Recorder(answer_rate=0.3), GrowthRule(budget=40, cap=3)
-    whole = grow(world, [0, 0], keys_of(2), rule).tree.to_records(int)
-    monkeypatch.setattr("igrpo_theory.growth._BLOCK", 7)
-    assert grow(world, [0, 0], keys_of(2), rule).tree.to_records(int) == whole
-
-
 def test_the_same_keys_grow_the_same_trees_and_others_do_not() -> None:
     world, rule = Recorder(), GrowthRule()
     trees = [grow(world, [0] * 8, keys_of(8, seed), rule).tree.payload for seed in (1, 1, 2)]

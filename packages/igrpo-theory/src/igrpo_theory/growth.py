@@ -7,7 +7,7 @@ Letters: Q questions, A active nodes of one stage, n the nodes of one call.
 Source: IGRPO (arXiv 2607.06223), tree construction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -23,8 +23,6 @@ from igrpo_theory.values import Criterion, node_value
 
 Payload = TypeVar("Payload")
 RootScore = Literal["zero", "evaluate"]
-_BLOCK = 1 << 16
-# Turns proposed, or nodes scored, in one call: a large stage goes in blocks that fit the cache.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,18 +158,17 @@ def grow(
     tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
-    first = _propose(world, tree, np.arange(len(roots)), np.full(len(roots), rule.budget), keys, rule)
+    nodes = _propose(world, tree, np.arange(len(roots)), np.full(len(roots), rule.budget), keys, rule)
     stages = []
     for depth in range(1, rule.turn_limit):
-        goes_on = tree.status[first:] == NodeStatus.ACTIVE
-        born = np.arange(first, tree.num_nodes)
-        active = born if goes_on.all() else born[goes_on]
+        goes_on = tree.status[_span(nodes)] == NodeStatus.ACTIVE
+        active = nodes if goes_on.all() else nodes[goes_on]
         if len(active) == 0:
             break
         stages.append(_expand(world, tree, active, depth, keys, rule))
         counts = stages[-1].counts
         tree.truncate(_span(active), counts == 0)
-        first = _propose(world, tree, active, counts, keys, rule)
+        nodes = _propose(world, tree, active, counts, keys, rule)
     return Growth(tree, stages)
 
 
@@ -213,21 +210,20 @@ def _evaluate(
 
 def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Scores of nodes in rising order, checked and written to the tree."""
-    for start in range(0, len(nodes), _BLOCK):
-        block = nodes[start : start + _BLOCK]
-        scores = world.score(tree, block)
-        if len(scores) != len(block):
-            raise ValueError(
-                f"world.score must return one number a node, got {len(scores)} for {len(block)} nodes: check the scorer"
-            )
-        bad = np.flatnonzero(~np.isfinite(scores))
-        if len(bad) > 0:
-            raise ValueError(
-                f"scores must be finite, got {scores[bad[0]]} for node {block[bad[0]]} of question "
-                f"{tree.question[block[bad[0]]]}: check the scorer"
-            )
-        tree.set_scores(_span(block), scores)
-    return tree.score[_span(nodes)]
+    scores = world.score(tree, nodes)
+    if len(scores) != len(nodes):
+        raise ValueError(
+            f"world.score must return one number a node, got {len(scores)} for {len(nodes)} nodes: check the scorer"
+        )
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad) > 0:
+        raise ValueError(
+            f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
+            f"{tree.question[nodes[bad[0]]]}: check the scorer"
+        )
+    span = _span(nodes)
+    tree.set_scores(span, scores)
+    return tree.score[span]
 
 
 def _propose(
@@ -237,20 +233,19 @@ def _propose(
     counts: Int[np.ndarray, " n"],
     keys: UInt64[np.ndarray, " Q"],
     rule: GrowthRule,
-) -> int:
-    """So many children of each node, each with its own random stream; returns the first of them."""
-    large = group_counts(counts, tree.questions_of(nodes), tree.num_questions) >= LARGE
-    streams, first = fold(keys, Stream.PROPOSAL), tree.num_nodes
-    for parents in _parents(nodes, counts):
-        local = tree.reserve(parents)
-        proposal = world.propose(tree, parents, _child_keys(streams, large, tree.questions_of(parents), local))
-        if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
-            raise ValueError(
-                f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
-                f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
-            )
-        tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
-    return first
+) -> Int[np.ndarray, " m"]:
+    """So many children of each node, each with its own random stream; returns them."""
+    num_children = group_counts(counts, tree.questions_of(nodes), tree.num_questions)
+    parents, streams = np.repeat(nodes, counts), fold(keys, Stream.PROPOSAL)
+    local = tree.reserve(parents)
+    child_keys = _child_keys(streams, num_children >= LARGE, tree.questions_of(parents), local)
+    proposal = world.propose(tree, parents, child_keys)
+    if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
+        raise ValueError(
+            f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
+            f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
+        )
+    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
 
 
 def _child_keys(
@@ -264,14 +259,6 @@ def _child_keys(
     if large.all():
         return spaced_keys(own, local)
     return np.where(large[question], spaced_keys(own, local), fold(own, local)) if large.any() else fold(own, local)
-
-
-def _parents(nodes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " n"]) -> Iterator[Int[np.ndarray, " m"]]:
-    """Each node as often as it has children, block by block."""
-    for start in range(0, len(nodes), _BLOCK):
-        parents = np.repeat(nodes[start : start + _BLOCK], counts[start : start + _BLOCK])
-        if len(parents) > 0:
-            yield from np.array_split(parents, max(1, round(len(parents) / _BLOCK)))
 
 
 def _span(nodes: Int[np.ndarray, " n"]) -> Nodes:

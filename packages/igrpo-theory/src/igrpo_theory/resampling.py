@@ -31,8 +31,8 @@ def multinomial(
 ) -> Int[np.ndarray, " A"]:
     """Independent draws by inverse CDF: a draw goes to the first node whose running sum reaches it.
 
-    LARGE draws or more of one question are not made one by one: Poisson numbers of each node, given that their sum is at
-    least the budget, less a uniform choice of the draws that are too many.
+    LARGE draws or more of one question are not made one by one: each node gets a Poisson number, given that the sum is
+    at least the budget, less a uniform choice of the draws that are too many.
 
     Source: textbook; Devroye (1986), chapters V.2 and X.3, for the two facts about Poisson numbers.
 
