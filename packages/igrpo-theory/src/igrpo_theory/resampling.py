@@ -19,7 +19,7 @@ _ROWS = 64
 # Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once.
 _BLOCK = 1 << 16
 # Poisson numbers drawn at once.
-_INVERTED = 8.0
+_INVERTED = 16.0
 # Mean up to which inversion, which counts up from zero, is the faster way.
 
 
