@@ -198,7 +198,7 @@ def profile(num_nodes: int, rounds: int) -> str:
     growth = grow(world, np.zeros(1, dtype=np.int64), keys, rule)
     tree, (_, stage, _) = growth.tree, growth.stages
     nodes, question, budget = stage.nodes, tree.question[stage.nodes], np.array([num_nodes])
-    values, states, filter_model = tree.value[nodes], tree.payload[nodes], particle_filter(policy)
+    values, states, filter_model = tree.value[nodes], np.asarray(tree.payload)[nodes], particle_filter(policy)
     parents, local = np.repeat(nodes, stage.counts), np.arange(num_nodes)
     proposal = world.propose(tree, parents, spaced_keys(keys, local))
     node_bytes = 4 * 4 + 2 * 8 + 1 + 8  # four numbers of 32 bits, score and value, status, payload
