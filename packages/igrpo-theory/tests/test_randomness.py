@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from igrpo_theory import Stream, fold, question_keys, text_key, uniforms
+from igrpo_theory.randomness import random_bits, spaced_keys
 
 ALPHA = 1e-6
 
@@ -64,9 +65,31 @@ def test_a_million_structured_counters_do_not_collide() -> None:
     assert len(np.unique(keys)) == keys.size
 
 
-@pytest.mark.parametrize("words", [(np.arange(200_000),), (5, np.arange(200_000)), (np.arange(200_000) << 32,)])
-def test_uniforms_are_uniform_and_neighbours_independent(words: tuple) -> None:
-    draws = uniforms(keys_of(1), *words)
+def test_uniforms_of_spaced_keys_are_the_splitmix64_sequence() -> None:
+    """Against the generator as it is published, in Python integers."""
+    state, expected, mask = 1234567, [], (1 << 64) - 1
+    for _ in range(1000):
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        bits = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & mask
+        expected.append((bits ^ (bits >> 31)) >> 12)
+    assert random_bits(spaced_keys(keys_of(1234567), np.arange(1000))).tolist() == expected
+
+
+NUMBERS = np.arange(200_000)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        uniforms(keys_of(1), NUMBERS),
+        uniforms(keys_of(1), 5, NUMBERS),
+        uniforms(keys_of(1), NUMBERS << 32),
+        uniforms(spaced_keys(keys_of(1), NUMBERS)),
+        uniforms(spaced_keys(keys_of(1), NUMBERS), 5),
+    ],
+)
+def test_uniforms_are_uniform_and_neighbours_independent(draws: np.ndarray) -> None:
     assert draws.min() > 0
     assert draws.max() < 1
     cells = np.histogram(draws, bins=256, range=(0, 1))[0]

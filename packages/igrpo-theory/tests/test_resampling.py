@@ -126,6 +126,43 @@ def test_large_stages_follow_the_law_of_small_ones(scheme: Scheme) -> None:
         assert np.abs(places - 0.5).max() < stats.norm.isf(ALPHA / 2 / len(places)) * 0.5 / np.sqrt(repeats)
 
 
+def test_nodes_in_a_row_of_a_large_stage_do_not_go_in_step() -> None:
+    """Equal shares of a half, where a fixed order of the rows would give all nodes of a row the same count."""
+    counts = counts_of(np.full(8192, 1 / 8192), 4096, "systematic", 300)
+    families = counts.reshape(300, -1, 8).sum(axis=2).ravel()
+    # A family of eight: at most the variance of eight fair coins, as in a uniform order; in step it would be 16.
+    squares = (families - 4.0) ** 2
+    assert squares.mean() < 2 + stats.norm.isf(ALPHA) * squares.std() / np.sqrt(len(squares))
+    distant = counts[:, ::128] * counts[:, 64::128]  # neighbours of one column, 64 nodes apart or 128
+    assert abs(distant.mean() - 0.25) < 0.02
+
+
+@pytest.mark.parametrize("scheme", ["capped", "systematic"])
+def test_large_stages_never_draw_a_node_of_no_weight(scheme: Scheme) -> None:
+    for seed in range(20):
+        weights = np.random.default_rng(seed).exponential(size=4096 + 100 * seed)
+        weights[seed::3] = 0.0
+        counts = counts_of(weights / weights.sum(), 5000 + seed, scheme, 1, seed)[0]
+        assert counts.sum() == 5000 + seed
+        assert (counts >= 0).all()
+        assert not counts[seed::3].any()
+
+
+def test_many_draws_of_few_nodes_are_multinomial() -> None:
+    """Means of thousands, which are beyond inversion; covariances against the law, one by one."""
+    weights, budget, repeats = np.array([0.5, 0.3, 0.2]), 10_000, 2000
+    counts = counts_of(weights, budget, "capped", repeats)
+    assert (counts.sum(axis=1) == budget).all()
+    deviations = (counts - budget * weights) / np.sqrt(budget)
+    law = np.diag(weights) - np.outer(weights, weights)
+    for products, exact in (
+        (deviations, np.zeros(3)),
+        ((deviations[:, :, None] * deviations[:, None, :]).reshape(repeats, 9), law.ravel()),
+    ):
+        error = products.std(axis=0, ddof=1) / np.sqrt(repeats)
+        assert (np.abs(products.mean(axis=0) - exact) < stats.norm.isf(ALPHA / 24) * error).all()
+
+
 def test_counts_are_the_same_however_many_questions_are_drawn_together() -> None:
     """Below and above the number of draws at which questions are counted one by one."""
     rng = np.random.default_rng(0)

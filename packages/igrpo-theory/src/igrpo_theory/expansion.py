@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, UInt64
 from igrpo_theory import resampling
 from igrpo_theory.capped import check_cap, expected_counts
 from igrpo_theory.race import calibrated_rates, race
-from igrpo_theory.segments import group_max
+from igrpo_theory.segments import group_max, group_sizes, group_sum
 
 BudgetMode = Literal["full", "mid", "low"]
 """Children a stage: the budget, the number of active nodes (low), or half way (mid)."""
@@ -65,9 +65,10 @@ def expansion_probabilities(
     num_questions = int(question.max(initial=-1)) + 1
     highest = group_max(values, question, num_questions)
     slot = question if num_questions > 1 else slice(None)
+    weights = values - highest[slot]
     with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
-        weights = np.exp(gamma * (values - highest[slot]))
-    weights /= np.bincount(question, weights=weights, minlength=num_questions)[slot]
+        np.exp(np.multiply(weights, gamma, out=weights), out=weights)
+    weights /= group_sum(weights, question, num_questions)[slot]
     return weights
 
 
@@ -103,16 +104,16 @@ def draw_expansions(
         >>> draw_expansions(np.array([0.9, 0.1, 1.0]), question, np.array([4, 5]), 2, keys).tolist()
         [2, 2, 2]
     """
-    num_active = np.bincount(question, minlength=len(budget))
+    num_active = group_sizes(question, len(budget))
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
     if scheme in _UNCAPPED:
         return _UNCAPPED[scheme](probabilities, question, budget, keys)
+    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
+    if (cap >= budget).all():
+        return resampling.multinomial(probabilities, question, budget, keys)
     counts = np.zeros(len(question), dtype=np.int64)
     bound = (cap < budget)[question]
     free = ~bound
-    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
-    if free.all():
-        return resampling.multinomial(probabilities, question, budget, keys)
     if free.any():
         unbound = np.where(cap < budget, 0, budget)
         counts[free] = resampling.multinomial(probabilities[free], question[free], unbound, keys)
@@ -138,7 +139,7 @@ def expected_expansions(
         >>> expected_expansions(np.array([0.6, 0.4]), np.array([0, 0]), np.array([3]), 2).round(6).tolist()
         [1.648, 1.352]
     """
-    num_active = np.bincount(question, minlength=len(budget))
+    num_active = group_sizes(question, len(budget))
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
     sums = np.bincount(question, weights=probabilities, minlength=len(budget))
     means = probabilities * budget[question] / sums[question]
@@ -209,8 +210,9 @@ def _check_draw(
             f"budget must be at least 1 where nodes are active, got {budget[slot]} for question {slot}: "
             "drop the question's nodes from the stage instead"
         )
-    sums = np.bincount(question, weights=probabilities, minlength=len(budget))
-    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and (sums[num_active > 0] > 0).all()):
+    highest = group_max(probabilities, question, len(budget))[num_active > 0]
+    # Not a number fails every comparison.
+    if not (probabilities.min(initial=0) >= 0 and (highest > 0).all() and (highest < np.inf).all()):
         raise ValueError(
             f"probabilities must be finite and non-negative with a positive sum a question, got {probabilities}: "
             "use expansion_probabilities"

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory.growth import Proposal
-from igrpo_theory.randomness import uniforms
+from igrpo_theory.randomness import random_bits
 from igrpo_theory.tree import RolloutTree
 
 
@@ -257,17 +257,18 @@ class PolicyTreeWorld:
         cdf = np.cumsum(table, axis=0)
         num_children = np.bincount(above, minlength=len(policy.parent))
         cdf[num_children[above] - 1, above] = np.inf
-        # One row a child; the last row is infinite for all.
-        self._cdf = cdf[:-1]
+        # One row a child; the last row is infinite for all. A uniform (b + 1/2) / 2^52 reaches an interval's upper end
+        # where its 52 bits b reach a whole number.
+        self._ends = np.ceil(np.minimum(cdf[:-1], 2.0) * 2.0**52 - 0.5).astype(np.int64)
 
     def propose(
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
-        states = _payloads(tree, parents)
-        draws, children = uniforms(keys), self._first_child[states]
-        for column in self._cdf:
-            children += column[states] <= draws
+        states, bits = _payloads(tree, parents), random_bits(keys)
+        children = self._first_child.take(states, mode="clip")
+        for ends in self._ends:
+            children += ends.take(states, mode="clip") <= bits
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
         return Proposal(payloads, self.policy.answer[children])
 
