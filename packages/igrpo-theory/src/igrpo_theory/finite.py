@@ -131,16 +131,19 @@ class _Stages:
 
     def step(self, law: dict[Multiset, float], depth: int) -> dict[Multiset, float]:
         """The law of the next depth's multiset; it lacks the chance that no node is left to go on."""
-        following: dict[Multiset, float] = defaultdict(float)
+        families: dict[Multiset, float] = defaultdict(float)
         states, weights = self.active[depth], self._weights(depth)
         for nodes, mass in law.items():
             drawn = self._expand(nodes, weights, depth)
             self.born[states] += mass * drawn.mean
             self.truncated[states] += mass * drawn.childless
             for counts, chance in drawn.law.items():
-                for children, split in self._children(counts, depth):
-                    if any(children):
-                        following[children] += mass * chance * split
+                families[counts] += mass * chance
+        following: dict[Multiset, float] = defaultdict(float)
+        for counts, mass in families.items():
+            for children, chance in self._children(counts, depth):
+                if any(children):
+                    following[children] += mass * chance
         return following
 
     def _expand(self, nodes: Multiset, weights: Float[np.ndarray, " H"], depth: int) -> "_Drawn":
@@ -241,7 +244,7 @@ def _one_more_draw(
                     if j + 1 < cap:
                         moved[j + 1] += 1
                     drawn = (*profile[:place], tuple(moved), *profile[place + 1 :])
-                    following[drawn] += chance * rates[place] * number / pool
+                    following[drawn] += chance * (rates[place] * number / pool)  # rates may be tiny
     return following
 
 
