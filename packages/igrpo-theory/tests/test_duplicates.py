@@ -9,6 +9,7 @@ from scipy import stats
 from igrpo_theory import (
     MergingWorld,
     PolicyTree,
+    adversarial_policy_tree,
     enumerate_paths,
     grown_laws,
     merged_law,
@@ -56,6 +57,15 @@ def test_the_merged_law_forgets_earlier_values_and_earlier_probabilities() -> No
     )
     assert np.allclose(merged_law(changed, 2.0), merged_law(policy, 2.0), rtol=0, atol=1e-15)
     assert total_variation(teacher_law(changed, 2.0), teacher_law(policy, 2.0)) > 0.3
+
+
+def test_merging_is_harmless_in_one_turn_and_refuses_a_tree_that_is_not_padded() -> None:
+    one = random_policy_tree(np.random.default_rng(0), turns=1, branching=4)
+    assert merged_law(one, 2.0).tolist() == teacher_law(one, 2.0).tolist() == one.probability[1:].tolist()
+    with pytest.raises(
+        ValueError, match="policy must be padded, got a path that ends early: use padded.policy..policy"
+    ):
+        merged_law(adversarial_policy_tree("early answers"), 1.0)
 
 
 @pytest.mark.parametrize(("name", "gamma"), [("T3_K27", 1.0), ("T4_K16", 1.0), ("T4_K42", 1.0), ("T5_K108", 1.0)])

@@ -1,5 +1,6 @@
 import tracemalloc
 from fractions import Fraction
+from inspect import unwrap
 from typing import get_args
 
 import numpy as np
@@ -297,6 +298,31 @@ def test_a_huge_gamma_is_the_greedy_choice() -> None:
 def test_huge_values_do_not_overflow() -> None:
     probabilities = expansion_probabilities(np.array([1e6, 1e6 - 1, -1e6]), np.zeros(3, dtype=int), 1.0)
     assert probabilities.round(4).tolist() == [0.7311, 0.2689, 0.0]
+
+
+def test_budgets_modes_and_decays_without_meaning_are_refused() -> None:
+    with pytest.raises(ValueError, match="budget must be at least 1, got 0: a stage draws at least one child"):
+        stage_budget("low", 0, np.array([2]))
+    with pytest.raises(ValueError, match="mode must be one of full, mid, low, got half: choose one of them"):
+        unwrap(stage_budget)("half", 5, np.array([2]))
+    with pytest.raises(ValueError, match="cap must be at least 1, got 0"):
+        cap_at_step(0, 10, 3)
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        cap_at_step(2, 10, -1)
+    with pytest.raises(ValueError, match="decay_steps must be at least 0, got -5"):
+        cap_at_step(2, -5, 1)
+
+
+def test_nothing_is_drawn_where_nothing_is_active() -> None:
+    none, nobody = np.zeros(0), np.zeros(0, dtype=int)
+    assert expansion_probabilities(none, nobody, 1.0).tolist() == []
+    for scheme in get_args(Scheme):
+        # A large budget is drawn another way than a small one.
+        budget = np.array([5, 5000])
+        assert draw_expansions(none, nobody, budget, 5000, keys_of(2), scheme).tolist() == []
+        assert expected_expansions(none, nobody, budget, 5000, scheme).tolist() == []
+        alone = draw_expansions(np.array([1.0]), np.array([1]), budget, 5000, keys_of(2), scheme)
+        assert alone.tolist() == [5000]
 
 
 def test_the_stage_budget_of_each_mode() -> None:

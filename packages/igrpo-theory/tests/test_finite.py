@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scripted_growth import scenarios
-from test_weights import SETTINGS, SMALL, WIDE, rules_of
+from test_weights import SETTINGS, SMALL, WIDE, acts_of, rules_of
 
 from igrpo_theory import (
     NodeStatus,
@@ -125,7 +125,7 @@ def test_leaves_are_the_means_over_all_ways_to_grow(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode
 ) -> None:
     ends, complete, truncated = set(policy.ends.tolist()), *np.zeros((2, len(policy.parent)))
-    for act in scenarios(rules_of(policy, budget, cap, mode)):
+    for act in acts_of(policy, budget, cap, mode):
         for leaf in act.leaves:
             complete[leaf.state] += float(act.probability)
         for states, counts in zip(act.states, act.counts, strict=False):  # nothing is drawn after the last turn

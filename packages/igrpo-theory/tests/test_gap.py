@@ -13,12 +13,14 @@ from igrpo_theory import (
     gap,
     kl_divergence,
     mean_field,
+    misleading_policy_tree,
     random_policy_tree,
     read_policy_tree,
     teacher_law,
     total_variation,
 )
 from igrpo_theory.expansion import BudgetMode, Scheme
+from igrpo_theory.gap_report import gap_record
 
 TREE = random_policy_tree(np.random.default_rng(3), turns=4, branching=2)
 ANSWERS = random_policy_tree(np.random.default_rng(11), turns=4, branching=3, answer_rate=0.35)
@@ -151,6 +153,18 @@ def test_a_policy_that_earns_one_value_has_no_effective_gamma() -> None:
         reward=np.zeros(5),
     )
     assert np.isnan(gap(flat, replicates=10).effective_gamma.value)
+
+
+def test_a_gamma_beyond_floating_point_gives_infinite_divergence_and_gamma() -> None:
+    world = misleading_policy_tree()
+    # One tree in 32 has no node of the better turn, and ends on a path whose teacher mass underflows to 0.
+    measured = gap(world, gamma=1e4, budget=5, cap=5, replicates=400)
+    assert measured.kl_teacher.value == np.inf
+    assert gap_record(measured)["kl_teacher"] == {"value": None, "error": None}
+    assert 0 < measured.tv_teacher.value < 0.1
+    all_best = gap(world, gamma=1e4, budget=80, cap=80, replicates=10)
+    assert all_best.effective_gamma.value == np.inf
+    assert all_best.tv_teacher == Estimate(0.0, 0.0)
 
 
 def test_equal_seeds_give_equal_gaps() -> None:

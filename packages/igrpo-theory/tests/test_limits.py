@@ -199,6 +199,20 @@ def test_nodes_and_leaves_are_accounted_for(
         assert field.complete_law == pytest.approx(enumerate_paths(policy).probability, rel=1e-9, abs=1e-12)
 
 
+def test_a_stage_that_no_node_reaches_is_skipped() -> None:
+    policy = PolicyTree(
+        parent=np.array([-1, 0, 0, 2]),
+        probability=np.array([1.0, 1.0, 0.0, 1.0]),
+        value=np.array([0.0, 0.0, 5.0, 0.0]),
+        answer=np.array([False, True, False, True]),
+        reward=np.zeros(4),
+    )
+    field = mean_field(policy, 1.0, 2)
+    assert field.complete.tolist() == [1.0, 0.0]
+    assert field.nodes.tolist() == [1.0, 0.0]
+    assert field.children_per_node.tolist() == [0.0]
+
+
 def test_half_of_the_paths_are_truncated_even_without_answers_or_tilt() -> None:
     for cap, none in ((2, np.exp(-1.14619322)), (None, np.exp(-1.0))):
         field = mean_field(TREE, 0.0, cap)
@@ -350,3 +364,13 @@ def test_input_without_meaning_is_refused(call: Callable[[], object], message: s
 def test_a_lone_state_gets_the_whole_stage() -> None:
     response = stage_response(np.array([1.0]), np.array([0.7]), 3.0, 1.5, 2)
     assert np.exp(response.log_mean).tolist() == pytest.approx([1.5])
+
+
+def test_the_rate_of_a_stage_at_the_edges_of_what_can_be_solved() -> None:
+    # One share is exactly the cap, and the other state has next to nothing left.
+    clipped = stage_response(np.array([0.5, 0.5]), np.array([0.0, -1e6]), 1.0, 1.0, 2, "calibrated")
+    assert np.exp(clipped.log_mean).tolist() == pytest.approx([2.0, 0.0])
+    # As many children a node as the cap allows, up to the last bit of a law that sums to just below 1.
+    full = stage_response(np.full(10, 0.1), np.zeros(10), 1.0, float(np.nextafter(2, 0)), 2)
+    assert np.exp(full.log_mean) == pytest.approx(np.full(10, 2.0))
+    assert full.none == pytest.approx(np.zeros(10), abs=1e-12)

@@ -1,4 +1,5 @@
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,6 +20,11 @@ REPEATS = 100_000
 
 def draws_of(weights: np.ndarray, budget: int, cap: int, scheme: Scheme = "capped") -> np.ndarray:
     """Counts of one stage, drawn for many questions in one call."""
+    return _draws_of(tuple(weights.tolist()), budget, cap, scheme)
+
+
+@cache
+def _draws_of(weights: tuple[float, ...], budget: int, cap: int, scheme: Scheme) -> np.ndarray:
     keys = fold(np.arange(REPEATS, dtype=np.uint64), 5)
     question = np.repeat(np.arange(REPEATS), len(weights))
     drawn = draw_expansions(np.tile(weights, REPEATS), question, np.full(REPEATS, budget), cap, keys, scheme)

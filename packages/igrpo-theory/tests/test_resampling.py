@@ -138,3 +138,14 @@ def test_counts_are_the_same_however_many_questions_are_drawn_together() -> None
                 weights[slot], np.zeros(300, dtype=int), np.array([budget]), keys[slot : slot + 1]
             )
             assert one.tolist() == together[300 * slot : 300 * (slot + 1)].tolist()
+
+
+@pytest.mark.parametrize("scheme", ["capped", "residual", "stratified", "systematic"])
+def test_a_small_question_beside_a_large_one_draws_as_it_does_alone(scheme: Scheme) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(6000))
+    keys, sizes = fold(np.arange(3, dtype=np.uint64), 5), [6000, 0, 3]
+    question, budget = np.repeat(np.arange(3), sizes), np.array([6000, 6000, 4])
+    counts = draw_expansions(np.append(weights, WEIGHTS[:3]), question, budget, 6000, keys, scheme)
+    assert np.bincount(question, weights=counts).tolist() == [6000, 0, 4]
+    small = draw_expansions(WEIGHTS[:3], np.zeros(3, dtype=int), budget[2:], 6000, keys[2:], scheme)
+    assert counts[6000:].tolist() == small.tolist()

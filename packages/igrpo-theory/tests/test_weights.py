@@ -1,10 +1,12 @@
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
+from inspect import unwrap
 
 import numpy as np
 import pytest
 from scipy import stats
-from scripted_growth import Rules, act_out, scenarios
+from scripted_growth import Rules, Scenario, act_out, scenarios
 
 from igrpo_theory import (
     GrowthRule,
@@ -56,6 +58,12 @@ def rules_of(policy: PolicyTree, budget: int, cap: int, mode: BudgetMode) -> Rul
     return Rules(policy, [Fraction(p) for p in policy.probability.tolist()], weights, budget, cap, mode)
 
 
+@cache
+def acts_of(policy: PolicyTree, budget: int, cap: int, mode: BudgetMode) -> list[Scenario]:
+    """All ways to grow, listed once for all tests."""
+    return scenarios(rules_of(policy, budget, cap, mode))
+
+
 # By enumeration
 
 
@@ -67,7 +75,7 @@ def test_weighted_leaves_have_the_target_mean_exactly(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode
 ) -> None:
     rules = rules_of(policy, budget, cap, mode)
-    acts = scenarios(rules)
+    acts = acts_of(policy, budget, cap, mode)
     assert sum(act.probability for act in acts) == 1
     law = enumerate_paths(policy)
     for end, states in zip(law.end.tolist(), law.states.tolist(), strict=True):
@@ -84,7 +92,7 @@ def test_weighted_leaves_have_the_target_mean_exactly(
 def test_the_package_gives_those_very_weights(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acts = scenarios(rules_of(policy, budget, cap, mode))
+    acts = acts_of(policy, budget, cap, mode)
     growth, rule = act_out(rules_of(policy, budget, cap, mode), 1.0, acts, monkeypatch)
     tree = growth.tree
     leaves = np.flatnonzero(np.isin(tree.status, [NodeStatus.TERMINAL, NodeStatus.TURN_LIMIT]))
@@ -118,7 +126,7 @@ def _active_values(stages: list[Stage], policy: PolicyTree, states: np.ndarray) 
 
 
 def test_equal_weights_are_far_off_where_these_are_exact() -> None:
-    acts = scenarios(rules_of(SMALL, 3, 2, "full"))
+    acts = acts_of(SMALL, 3, 2, "full")
     seen = np.zeros(len(SMALL.parent))
     for act in acts:
         for leaf in act.leaves:
@@ -220,6 +228,9 @@ def test_a_chain_weighs_for_the_policy_without_scores_and_for_the_teacher_with_t
 
 
 def test_a_target_that_cannot_be_weighed_for_is_refused() -> None:
+    growth = grow(PolicyTreeWorld(PADDED), [0], question_keys(0, 0, np.arange(1), ["q"]), GrowthRule())
+    with pytest.raises(ValueError, match="target must be one of teacher, policy, got greedy: choose one of them"):
+        unwrap(importance_weights)(growth, GrowthRule(), "greedy")
     chain = GrowthRule(cap=1, criterion="score", turn_limit=4)
     with pytest.raises(ValueError, match="target teacher needs the values of all expanded nodes, got cap 1 without"):
         weighted_sums(PADDED, chain, "teacher", 2)

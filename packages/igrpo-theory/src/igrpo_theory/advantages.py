@@ -132,7 +132,9 @@ def _check_rewards(
             f"rewards must be finite for every kept path, got {rewards[bad[0]]} for path {bad[0]}: "
             "drop the path with keep instead"
         )
-    for path, turn in np.argwhere(rows & ~np.isfinite(turn_rewards))[:1]:
+    bad_turns = np.argwhere(rows & ~np.isfinite(turn_rewards))
+    if len(bad_turns) > 0:
+        path, turn = bad_turns[0]
         raise ValueError(
             f"turn_rewards must be finite for every kept path, got {turn_rewards[path, turn]} for path {path}, turn "
             f"{turn}: drop the path with keep instead"

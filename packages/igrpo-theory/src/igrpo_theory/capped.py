@@ -76,11 +76,10 @@ def capped_rate(mean: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
     target = np.where(inside, mean, 0.0)
     rate = target.astype(np.float64)
     # F_c is concave and F_c(x) <= x, so Newton's steps from x = mean climb to the root and never pass it.
-    for _ in range(200):
+    step = np.ones_like(rate)
+    while step.any():
         step = (target - capped_mean(rate, cap)) / np.maximum(gammaincc(cap, rate), 1e-300)
         step = np.where(step > 4e-16 * rate, step, 0.0)
-        if not step.any():
-            break
         rate = rate + step
     return np.where(inside, rate, np.inf)
 

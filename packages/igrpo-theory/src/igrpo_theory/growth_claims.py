@@ -50,7 +50,8 @@ def answer_claims(case: Case, replicates: int = 100, budget: int = 2000) -> list
 
     Example:
         >>> from igrpo_theory.adversaries import adversarial_policy_tree
-        >>> all(row.holds for row in answer_claims(Case("example", adversarial_policy_tree("early answers"), 1.0, 0)))
+        >>> case = Case("example", adversarial_policy_tree("early answers"), 1.0, 0)
+        >>> all(row.holds for row in answer_claims(case, replicates=50, budget=500))
         True
     """
     rows = []
@@ -71,7 +72,7 @@ def finite_claims(case: Case, replicates: int = 20_000, budget: int = 5) -> list
     Example:
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
-        >>> all(row.holds for row in finite_claims(Case("example", policy, 1.0, 0)))
+        >>> all(row.holds for row in finite_claims(Case("example", policy, 1.0, 0), replicates=2000))
         True
     """
     rows = []

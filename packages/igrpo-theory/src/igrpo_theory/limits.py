@@ -9,13 +9,13 @@ Source: ours, see docs/theory/cap.md.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from igrpo_theory.capped import check_cap, elasticity
-from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, check_mode
+from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, check_mode, check_scheme
 from igrpo_theory.responses import stage_response
 from igrpo_theory.worlds import PolicyTree, enumerate_paths, padded
 
@@ -201,8 +201,7 @@ def _check_limit(
 ) -> None:
     check_gamma(gamma)
     check_mode(mode)
-    if scheme not in get_args(Scheme):
-        raise ValueError(f"scheme must be one of {', '.join(get_args(Scheme))}, got {scheme}: choose one of them")
+    check_scheme(scheme, cap=1, budget=1)
     if cap is not None:
         check_cap(cap)
         if scheme not in ("capped", "calibrated"):

@@ -61,7 +61,7 @@ def read_policy_tree(path: Path) -> PolicyTree:
     )
 
 
-def _check_levels(levels: list[dict[str, Any]], path: Path) -> None:
+def _check_levels(levels: list[Any], path: Path) -> None:
     """Every level has its fields, one entry a state, and parents in the level above."""
     above = 1
     for number, level in enumerate(levels):

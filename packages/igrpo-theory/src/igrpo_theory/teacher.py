@@ -125,6 +125,7 @@ def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> f
     """
     if not (np.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma}: the objective divides by it")
+    check_law("q", q)
     law = enumerate_paths(policy)
     return float(q @ law.value) - kl_divergence(q, law.probability) / gamma
 
