@@ -95,7 +95,7 @@ def test_reference_trees_have_their_recorded_rates(
 # The bound at a finite budget, against the expected law by enumeration
 
 
-@given(policy=padded_policies(max_turns=3, max_branching=2), gamma=st.floats(0, 4), budget=st.integers(1, 4))
+@given(policy=padded_policies(max_turns=3, max_branching=2), gamma=st.floats(0, 4), budget=st.integers(1, 3))
 def test_the_finite_budget_bound_holds_for_the_exact_expected_law(
     policy: PolicyTree, gamma: float, budget: int
 ) -> None:

@@ -20,6 +20,7 @@ from igrpo_theory.claims import Case, Row
 from igrpo_theory.expansion import BudgetMode, Scheme
 from igrpo_theory.gap import gap
 from igrpo_theory.gap_report import gap_record, gap_table, gap_title, load_plotting
+from igrpo_theory.growth import GrowthRule
 from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.verification import default_cases, table, verify
 
@@ -104,7 +105,9 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _gap(options: argparse.Namespace) -> int:
-    draw = load_plotting() if options.figure else None
+    draw = load_plotting(options.figure) if options.figure else None
+    # Refuses settings without meaning before it says that trees are grown.
+    GrowthRule(budget=options.budget, cap=options.cap, gamma=options.gamma, scheme=options.scheme)
     policy = read_policy_tree(options.tree) if options.tree else default_cases(options.seed)[1].policy
     name = options.tree.stem if options.tree else default_cases(options.seed)[1].name
     settings = {

@@ -72,7 +72,7 @@ def finite_leaves(
     _check_finite(gamma, budget, cap, mode, scheme)
     stages = _Stages(policy, gamma, budget, cap, mode, scheme)
     stages.check_size()
-    law = {(budget,): 1.0}
+    law: dict[Multiset, float] = {(budget,): 1.0}
     for depth in range(policy.turns):
         law = stages.step(law, depth)
     ends = policy.ends

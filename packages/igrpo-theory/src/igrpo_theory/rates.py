@@ -172,7 +172,7 @@ class BudgetBound(NamedTuple):
     """What holds at one budget, without asymptotics."""
 
     inflation: Float[np.ndarray, " K"]
-    """L(o) = E_o[Zhat] / Z with one particle frozen on o; q_B(o) >= mu(o) / L(o)."""
+    """L(o) = E_o[Zhat] / Z with one particle frozen on o; q_B(o) >= mu(o) / L(o). 1 for paths without teacher mass."""
     total_variation: float
     """At least TV(q_B, mu)."""
     kl: float
@@ -206,8 +206,8 @@ def finite_budget_bound(policy: PolicyTree, gamma: float, budget: int) -> Budget
         below = np.where(depth == level + 1, weighed[:, policy.parent] * policy.probability, 0.0)
         measure = (1 - 1 / budget) * below
         measure[rows, law.states[:, level]] += weighed.sum(axis=1) / budget
-    inflation = measure.sum(axis=1)  # flow.weight has Z = 1
     mu = teacher_law(policy, gamma)
+    inflation = np.where(mu > 0, measure.sum(axis=1), 1.0)  # flow.weight has Z = 1
     return BudgetBound(
         inflation=inflation,
         total_variation=float(mu @ np.maximum(1 - 1 / inflation, 0.0)),
