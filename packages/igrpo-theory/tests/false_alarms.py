@@ -10,6 +10,6 @@ SHARES = 1000
 LEVEL = TOTAL / SHARES
 """Of one check; the fixture `alpha`. Rows of `igrpo-theory verify` have the same level."""
 ROWS = 60
-"""Statistical rows of `verify` that examples and tests check, at most."""
+"""Statistical rows of `verify` that examples and tests check, and examples that grow trees, at most."""
 MOST_CHECKS = 250
 """Tests that ask for `alpha`, and those rows. The other shares are a reserve for tails that are only nearly normal."""

@@ -78,7 +78,7 @@ def gap(
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
         >>> measured = gap(policy, replicates=2000)
-        >>> 0.02 < measured.tv_teacher.value < 0.06, len(measured.distinct_parents)
+        >>> abs(measured.tv_teacher.value - 0.0387) < 7 * measured.tv_teacher.error, len(measured.distinct_parents)
         (True, 2)
     """
     if replicates < 10:
