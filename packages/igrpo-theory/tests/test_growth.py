@@ -132,12 +132,19 @@ def test_a_tree_does_not_depend_on_the_rest_of_the_batch(
     world: Recorder, rule: GrowthRule, seed: int, order: Sequence[int]
 ) -> None:
     keys = keys_of(4, seed)
-    together = grow(world, [0] * 4, keys, rule).tree.to_records(int)
-    shuffled = grow(world, [0] * 4, keys[list(order)], rule).tree.to_records(int)
+    together = grow(world, [0] * 4, keys, rule).tree
+    shuffled = grow(world, [0] * 4, keys[list(order)], rule).tree
     for place, slot in enumerate(order):
-        assert shuffled[place]["nodes"] == together[slot]["nodes"]
-    alone = grow(world, [0], keys[[2]], rule).tree.to_records(int)
-    assert alone[0]["nodes"] == together[2]["nodes"]
+        assert nodes_of(shuffled, place) == nodes_of(together, slot)
+    assert nodes_of(grow(world, [0], keys[[2]], rule).tree, 0) == nodes_of(together, 2)
+
+
+def nodes_of(tree: RolloutTree[int], slot: int) -> list[list[float]]:
+    """All that a question's nodes hold, parents by their number in the question's own tree; -9 for no number."""
+    own = tree.question == slot
+    above = np.where(tree.parent >= 0, tree.local[tree.parent], -1)
+    columns = (tree.local, above, tree.depth, tree.status, tree.score, tree.value, np.array(tree.payload))
+    return [np.nan_to_num(column[own], nan=-9.0).tolist() for column in columns]
 
 
 @pytest.mark.parametrize(("scheme", "cap"), [("capped", 5000), ("systematic", 5000), ("capped", 2)])
@@ -265,6 +272,14 @@ def test_questions_that_are_done_leave_the_others_growing() -> None:
 def test_rules_without_meaning_are_refused(field: str, value: float | str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GrowthRule(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["budget_mode", "scheme", "criterion", "root_score"])
+def test_a_rule_that_names_no_choice_is_refused(field: str) -> None:
+    rule = GrowthRule()
+    object.__setattr__(rule, field, "best")  # past the type checks of the tests
+    with pytest.raises(ValueError, match=f"{field} must be one of .*, got best: choose one of them"):
+        rule.__post_init__()
 
 
 def test_keys_are_one_a_question() -> None:

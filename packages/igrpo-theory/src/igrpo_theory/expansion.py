@@ -34,12 +34,18 @@ _UNCAPPED = {
 def stage_budget(mode: BudgetMode, budget: int, num_active: Int[np.ndarray, " Q"]) -> Int[np.ndarray, " Q"]:
     """How many children a stage may draw for each question; 0 where nothing is active.
 
+    Raises:
+        ValueError: for a budget below 1 or an unknown mode.
+
     Source: IGRPO (arXiv 2607.06223), IGRPO-low and IGRPO-mid.
 
     Example:
         >>> [stage_budget(mode, 5, np.array([0, 2, 5])).tolist() for mode in ("full", "mid", "low")]
         [[0, 5, 5], [0, 3, 5], [0, 2, 5]]
     """
+    check_mode(mode)
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1, got {budget}: a stage draws at least one child")
     budgets = {"full": np.full_like(num_active, budget), "mid": (budget + num_active) // 2, "low": num_active}
     return np.where(num_active > 0, budgets[mode], 0)
 
@@ -154,12 +160,19 @@ def expected_expansions(
 def cap_at_step(cap: int, decay_steps: int, step: int) -> int:
     """The cap at a training step: one less every `decay_steps` steps, never below 1; 0 switches the decay off.
 
+    Raises:
+        ValueError: for a cap below 1, or steps below 0.
+
     Source: IGRPO's released code, an option that is off by default.
 
     Example:
         >>> [cap_at_step(3, 10, step) for step in (0, 9, 10, 25, 99)], cap_at_step(3, 0, 99)
         ([3, 3, 2, 1, 1], 3)
     """
+    check_cap(cap)
+    for name, number in (("decay_steps", decay_steps), ("step", step)):
+        if number < 0:
+            raise ValueError(f"{name} must be at least 0, got {number}: steps count from 0, and no decay is 0 steps")
     return max(1, cap - step // decay_steps) if decay_steps > 0 else cap
 
 
@@ -175,6 +188,20 @@ def check_gamma(gamma: float) -> None:
     """
     if not (np.isfinite(gamma) and gamma >= 0):
         raise ValueError(f"gamma must be finite and at least 0, got {gamma}: 0 is uniform, 1 is the paper's")
+
+
+def check_mode(mode: str) -> None:
+    """Refuse an unknown budget mode.
+
+    Source: ours.
+
+    Example:
+        >>> check_mode("half")
+        Traceback (most recent call last):
+        ValueError: mode must be one of full, mid, low, got half: choose one of them
+    """
+    if mode not in get_args(BudgetMode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(BudgetMode))}, got {mode}: choose one of them")
 
 
 def check_scheme(scheme: str, cap: int, budget: int) -> None:

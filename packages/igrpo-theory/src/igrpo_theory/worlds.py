@@ -160,6 +160,9 @@ def random_policy_tree(
     Each state below the last turn answers with probability `answer_rate` and then has no children; 0 pads all paths to
     the same length. Rewards are 0 or 1.
 
+    Raises:
+        ValueError: for less than one turn or child, a rate outside [0, 1], or a range that is negative or not finite.
+
     Source: ours.
 
     Example:
@@ -167,6 +170,13 @@ def random_policy_tree(
         >>> len(policy.parent), len(policy.ends)
         (13, 9)
     """
+    for name, number in (("turns", turns), ("branching", branching)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}: a path needs a turn")
+    if not 0 <= answer_rate <= 1:
+        raise ValueError(f"answer_rate must be between 0 and 1, got {answer_rate}: it is a probability")
+    if not 0 <= value_range < np.inf:
+        raise ValueError(f"value_range must be at least 0 and finite, got {value_range}: values are within it")
     parents, answers, open_states = [np.array([-1])], [np.array([False])], np.array([0])
     for depth in range(1, turns + 1):
         start = sum(map(len, parents))
