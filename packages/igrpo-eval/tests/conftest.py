@@ -35,6 +35,9 @@ class ScriptedSampler:
     def score(self, prefix, rows, continuations):
         raise AssertionError("an evaluation scores nothing")
 
+    def take_recomputed(self):
+        return 0
+
     def _respond(self, words, key, temperature):
         """Search for the name, or answer with a candidate, or break the protocol; all of it drawn."""
         from igrpo_theory.randomness import uniforms

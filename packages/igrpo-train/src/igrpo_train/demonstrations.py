@@ -123,6 +123,10 @@ class ScriptedSampler:
         """Never called: chains need no score."""
         raise AssertionError("a script has no probabilities")
 
+    def take_recomputed(self) -> int:
+        """Nothing: a script computes nothing."""
+        return 0
+
 
 def demonstrate(
     questions: Sequence[Question], prompting: Prompting, retriever: Retriever, manner: Manner, seed: int

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from igrpo_train.config import Scoring
 from igrpo_train.search.prompting import ForcedAnswer, Prompting
-from igrpo_train.search.sampling import Prefix, Sampler, Tokens
+from igrpo_train.search.sampling import Prefix, Sampler, Tokens, shared_stems
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Scores(NamedTuple):
     preamble_probability: Float[np.ndarray, " n"]
     """Geometric-mean token probability of the scoring preamble; NaN for an empty preamble."""
     tokens: int
-    """Forced tokens that were computed, tails and preambles included."""
+    """Forced tokens that were computed, tails and preambles included; what a node's aliases share counts once."""
 
 
 class AnswerScorer:
@@ -73,7 +73,9 @@ class AnswerScorer:
         reduced = reduce.reduceat(score, first)
         if self._config.aliases == "mean":
             reduced = reduced / [len(golds) for golds in aliases]
-        return Scores(reduced, preamble[first], sum(map(len, continuations)))
+        shared = map(len, shared_stems(owner, continuations))
+        repeats = sum(stem * (len(golds) - 1) for stem, golds in zip(shared, aliases, strict=True))
+        return Scores(reduced, preamble[first], sum(map(len, continuations)) - repeats)
 
     def check_preamble(self, probability: float) -> None:
         """Warn, once, when the policy hardly ever writes the preamble; a NaN probability says nothing.
