@@ -5,21 +5,22 @@ import pytest
 
 
 class ScriptedSampler:
-    """Writes by question, depth and child number; keeps contexts as plain ids and records all it is asked."""
+    """Writes by question, depth and child number; keeps contexts as ids, tails apart, and records all it is asked."""
 
     def __init__(self, tokenizer, write):
         self.tokenizer, self.write = tokenizer, write
         self.prefilled, self.generated, self.scored = [], [], []
 
-    def prefill(self, base, rows, segments):
-        contexts = [((() if base is None else base[row]) + tuple(s)) for row, s in zip(rows, segments, strict=True)]
+    def prefill(self, base, rows, segments, tails):
+        stems = [() if base is None else base[row][0] for row in rows]
+        contexts = [((*stem, *s), tuple(tail)) for stem, s, tail in zip(stems, segments, tails, strict=True)]
         self.prefilled.append(contexts)
         return contexts
 
-    def generate(self, prefix, rows, tails, keys, *, temperature, max_tokens):
+    def generate(self, prefix, rows, keys, *, temperature, max_tokens):
         from igrpo_train.search.sampling import Completion
 
-        contexts = [prefix[row] + tuple(tail) for row, tail in zip(rows, tails, strict=True)]
+        contexts = [sum(prefix[row], ()) for row in rows]
         self.generated.append(contexts)
         texts = [
             self.write(self.tokenizer.decode(context), int(key)) for context, key in zip(contexts, keys, strict=True)
@@ -28,7 +29,7 @@ class ScriptedSampler:
         return [Completion(i, (-0.5,) * len(i), "stop") for i in ids]
 
     def score(self, prefix, rows, continuations):
-        self.scored.append([prefix[row] + tuple(c) for row, c in zip(rows, continuations, strict=True)])
+        self.scored.append([sum(prefix[row], ()) + tuple(c) for row, c in zip(rows, continuations, strict=True)])
         return [np.full(len(c), np.log(0.25)) for c in continuations]
 
     def take_recomputed(self):

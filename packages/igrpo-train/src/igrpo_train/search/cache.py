@@ -69,12 +69,9 @@ def append(
 ) -> tuple[CachedRows, Float[Tensor, "R kept V"] | None]:
     """Run the model on one left-padded block of new tokens a row.
 
-    The columns are written into the tensors of `state` where these have room: its own columns stay as they are, but
-    only one extension of it may be in use at a time.
-
     Args:
         model: a decoder with a standard key-value cache.
-        state: what is computed already; None starts rows.
+        state: what is computed already, None to start rows; it is used up, since its tensors are written to.
         segments: new tokens of each row; may be empty for rows that have some.
         pad_id: any id; it is masked.
         logits_to_keep: last columns of the block whose logits are wanted.
@@ -92,6 +89,9 @@ def append(
     positions = (valid.cumsum(1) - 1).clamp_min(0)[:, -width:]
     used = 0 if state is None else state.valid.shape[1]
     cache = DynamicCache() if state is None else Cache([_RoomyLayer(k, v, used) for k, v in state.layers])
+    if state is not None:
+        # Where a tensor has to grow, its old form goes a layer at a time.
+        state.layers.clear()
     output = model(
         input_ids=torch.from_numpy(block).to(model.device),
         attention_mask=valid.long(),
@@ -119,10 +119,22 @@ def left_padded(
     return block, filled
 
 
-def select(state: CachedRows, rows: Int[np.ndarray, " n"], room: int = 0) -> CachedRows:
-    """Copy rows (repeats allowed), squeeze out the columns that none of their tokens fill, and leave `room` columns."""
+def select(
+    state: CachedRows, rows: Int[np.ndarray, " n"], room: int = 0, drop: Int[np.ndarray, " n"] | None = None
+) -> CachedRows:
+    """Copy rows and squeeze out the columns that none of their tokens fill.
+
+    Args:
+        state: where they are.
+        rows: which, repeats allowed.
+        room: spare columns of the copy.
+        drop: tokens that each copy leaves out at its end; where it leaves out some, last logits mean nothing.
+    """
     index = torch.as_tensor(np.asarray(rows, dtype=np.int64), device=state.valid.device)
     valid = state.valid[index]
+    if drop is not None:
+        kept = torch.as_tensor(valid.shape[1] - drop, device=valid.device)
+        valid = valid & (torch.arange(valid.shape[1], device=valid.device) < kept[:, None])
     width = int(valid.sum(1).max())
     # Stable sort: holes go left, tokens keep their order on the right.
     order = torch.argsort(valid.to(torch.uint8), dim=1, stable=True)[:, valid.shape[1] - width :]

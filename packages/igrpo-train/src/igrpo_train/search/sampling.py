@@ -1,8 +1,9 @@
 """sampler: token ids in, token ids out; the one door between trees and an engine.
 
-An engine keeps the computed prefixes of the current frontier behind an opaque handle. The agent extends a handle row
+An engine keeps the computed contexts of the current frontier behind an opaque handle. The agent extends a handle row
 by row, draws completions from it and scores forced continuations on it, so that one prefill of a node serves its
-answer score and all of its expansions.
+answer score and all of its expansions. A context may end in a tail (the generation prompt of a chat template) that
+completions and scores come after, and that extensions leave out.
 """
 
 from collections.abc import Sequence
@@ -31,15 +32,16 @@ class Completion(NamedTuple):
 class Sampler(Protocol):
     """What the search agent needs from an engine."""
 
-    def prefill(self, base: Prefix | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]) -> Prefix:
-        """Extend rows of `base` by one segment each; with no base, start n rows from their segments."""
+    def prefill(
+        self, base: Prefix | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens], tails: Sequence[Tokens]
+    ) -> Prefix:
+        """Extend rows of `base`, without their tails, by a segment and a new tail each; with no base, start n rows."""
         ...
 
     def generate(
         self,
         prefix: Prefix,
         rows: Int[np.ndarray, " n"],
-        tails: Sequence[Tokens],
         keys: UInt64[np.ndarray, " n"],
         *,
         temperature: float,

@@ -1,8 +1,9 @@
 """transformers sampler: the reference engine, with one key-value cache a frontier.
 
-A handle remembers the token ids of its rows. Under a bound (`cache_tokens`), a handle keeps the leading rows that fill
-at most half of it; the other rows are evicted, and computed again from their ids whenever they are used. Generation
-and scoring go through their rows in chunks that fit beside what the handle keeps.
+A handle remembers the token ids of its rows, and how many of them are the tail, which an extension leaves out. Under a
+bound (`cache_tokens`), a handle keeps the leading rows that fill at most half of it; the other rows are evicted, and
+computed again from their ids whenever they are used. Generation and scoring go through their rows in chunks that fit
+beside what the handle keeps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,9 @@ class Contexts:
     """A handle: R contexts, of which the leading ones are computed."""
 
     ids: list[tuple[int, ...]]
-    """Token ids of every row."""
+    """Token ids of every row, tail included."""
+    tail_length: Int[np.ndarray, " R"]
+    """How many of its ids are a row's tail."""
     held: CachedRows | None
     """The leading rows; None when none is kept."""
     owed: Int[np.ndarray, " R"]
@@ -39,6 +42,10 @@ class Contexts:
     def num_held(self) -> int:
         """Rows that are kept."""
         return 0 if self.held is None else len(self.held.valid)
+
+    def stem(self, row: int) -> tuple[int, ...]:
+        """A row's ids without its tail."""
+        return self.ids[row][: len(self.ids[row]) - int(self.tail_length[row])]
 
 
 class TransformersSampler:
@@ -70,21 +77,27 @@ class TransformersSampler:
         return taken
 
     @torch.no_grad()
-    def prefill(self, base: Contexts | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]) -> Contexts:
+    def prefill(
+        self, base: Contexts | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens], tails: Sequence[Tokens]
+    ) -> Contexts:
         """See `Sampler.prefill`; rows are copied, so `base` stays usable. A row whose base is evicted is too."""
-        before = [()] * len(rows) if base is None else [base.ids[row] for row in rows.tolist()]
-        ids = [(*context, *segment) for context, segment in zip(before, segments, strict=True)]
+        new = [(*segment, *tail) for segment, tail in zip(segments, tails, strict=True)]
+        before = [()] * len(rows) if base is None else [base.stem(row) for row in rows.tolist()]
+        ids = [(*stem, *tokens) for stem, tokens in zip(before, new, strict=True)]
         kept = self._num_kept(ids)
         if base is not None:
             kept = next((k for k, row in enumerate(rows[:kept].tolist()) if row >= base.num_held), kept)
-        owed = np.array([0 if k < kept else len(segment) for k, segment in enumerate(segments)], dtype=np.int64)
-        if kept == 0:
-            return Contexts(ids, None, owed)
-        state = None
-        if base is not None:
-            assert base.held is not None
-            state = cache.select(base.held, rows[:kept], room=max(map(len, segments[:kept])))
-        return Contexts(ids, self._append(state, segments[:kept]), owed)
+        held = None
+        if kept > 0:
+            state = None
+            if base is not None:
+                assert base.held is not None
+                room, drop = max(map(len, new[:kept])), base.tail_length[rows[:kept]]
+                assert all(tokens or not length for tokens, length in zip(new, drop, strict=False)), "no last token"
+                state = cache.select(base.held, rows[:kept], room, drop)
+            held = self._append(state, new[:kept])
+        owed = np.array([len(tokens) * (k >= kept) for k, tokens in enumerate(new)], dtype=np.int64)
+        return Contexts(ids, np.array([len(tail) for tail in tails], dtype=np.int64), held, owed)
 
     @torch.no_grad()
     def score(
@@ -101,7 +114,6 @@ class TransformersSampler:
         self,
         prefix: Contexts,
         rows: Int[np.ndarray, " n"],
-        tails: Sequence[Tokens],
         keys: UInt64[np.ndarray, " n"],
         *,
         temperature: float,
@@ -109,12 +121,12 @@ class TransformersSampler:
     ) -> list[Completion]:
         """See `Sampler.generate`; a row that has ended leaves the batch as soon as half of it has."""
         drawn: list[Completion] = []
-        for part in self._chunks(prefix, rows, [len(tail) + max_tokens for tail in tails], staged=False):
-            source, places = self._source(prefix, rows[part])
-            room = max(map(len, tails[part])) + min(max_tokens, cache.SPARE_COLUMNS)
-            state = self._append(cache.select(source, places, room), tails[part])
-            del source
-            drawn += self._generate(state, keys[part], temperature, max_tokens)
+        for part in self._chunks(prefix, rows, [max_tokens] * len(rows), staged=False):
+            # Only the callee holds a chunk: it is gone before the next one is made.
+            room = min(max_tokens, cache.SPARE_COLUMNS)
+            drawn += self._generate(
+                cache.select(*self._source(prefix, rows[part]), room), keys[part], temperature, max_tokens
+            )
         return drawn
 
     def _generate(
