@@ -210,3 +210,24 @@ def test_the_last_turn_ends_at_the_turn_limit_however_full_the_context_is(grow):
     rollout, _, _ = grow(write, agent=agent, budget=1, cap=1, turn_limit=1)
     assert rollout.tree.payload[1].finish == "stop"
     assert rollout.tree.status[1] == NodeStatus.TURN_LIMIT
+
+
+@pytest.mark.parametrize("history", ["documents", "everything"])
+def test_the_observation_ends_the_history(grow, history, toy_tokenizer):
+    rollout, _, _ = grow(_by_progress, agent={"history": history}, budget=1, cap=1)
+    first, _, last = rollout.tree.payload[1:]
+    assert toy_tokenizer.decode(first.history_ids[-first.observation_tokens :]) == first.observation
+    assert last.observation_tokens == 0
+
+
+def test_what_aliases_begin_with_is_counted_once_a_node(grow, toy_tokenizer):
+    from igrpo_train.config import Agent, Scoring
+    from igrpo_train.search.prompting import Prompting
+    from igrpo_train.search.sampling import shared_stems
+
+    forced = [Prompting(toy_tokenizer, Agent(), Scoring()).forced_answer(a).token_ids for a in ("Oslo", "the Oslo")]
+    [stem] = shared_stems(np.zeros(2, dtype=int), forced)
+    assert len(stem) > 10
+    rollout, _, phases = grow(_by_progress, budget=2, cap=2, scoring={"aliases": "max"})
+    num_scored = int((~np.isnan(rollout.tree.score)).sum())
+    assert phases.take()["tokens/scoring"] == num_scored * (sum(map(len, forced)) - len(stem))

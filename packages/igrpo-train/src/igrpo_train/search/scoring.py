@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from igrpo_train.config import Scoring
+from igrpo_train.question import Question
 from igrpo_train.search.prompting import ForcedAnswer, Prompting
 from igrpo_train.search.sampling import Prefix, Sampler, shared_stems
 
@@ -74,6 +75,11 @@ class AnswerScorer:
         shared = map(len, shared_stems(owner, continuations))
         repeats = sum(stem * (len(golds) - 1) for stem, golds in zip(shared, aliases, strict=True))
         return Scores(reduced, preamble[first], sum(map(len, continuations)) - repeats)
+
+    def forced_tokens(self, questions: Sequence[Question]) -> Int[np.ndarray, " Q"]:
+        """Tokens of the preamble with the first answer of each question."""
+        forced = [self._prompting.forced_answer(question.answers[0]) for question in questions]
+        return np.array([len(answer.token_ids) for answer in forced], dtype=np.int64)
 
     def check_preamble(self, probability: float) -> None:
         """Warn, once, when the policy hardly ever writes the preamble; a NaN probability says nothing.

@@ -171,4 +171,5 @@ class SearchWorld:
             documents=tuple(passage.id for passage in documents or ()),
             finish="context" if full else completion.finish,
             observation_cut=observation.cut,
+            observation_tokens=len(observation.ids),
         )
