@@ -40,7 +40,7 @@ class _RoomyLayer(DynamicLayer):
     """One layer whose new tokens are written behind the old ones, in place where there is room."""
 
     def __init__(self, keys: Tensor, values: Tensor, used: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.room = [keys, values]
         self.keys, self.values = keys[:, :, :used], values[:, :, :used]
         self.dtype, self.device = keys.dtype, keys.device
@@ -103,8 +103,12 @@ def append(
     last = output.logits[:, -1]
     if state is not None and state.last_logits is not None:
         last = torch.where(new.any(1)[:, None], last, state.last_logits)
-    tensors = [getattr(layer, "room", (layer.keys, layer.values)) for layer in cache.layers]  # type: ignore[union-attr]
-    return CachedRows([(keys, values) for keys, values in tensors], valid, last), output.logits
+    return CachedRows([_tensors(layer) for layer in cache.layers], valid, last), output.logits
+
+
+def _tensors(layer: Any) -> tuple[Tensor, Tensor]:
+    keys, values = layer.room if isinstance(layer, _RoomyLayer) else (layer.keys, layer.values)
+    return keys, values
 
 
 def left_padded(
