@@ -34,6 +34,7 @@ from igrpo_train.search.scoring import AnswerScorer
 from igrpo_train.search.session import Turn
 from igrpo_train.search.world import SearchAgent
 from igrpo_train.tracking import Phases
+from igrpo_train.trainer import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class Arguments:
     """Repeats of each comparison."""
     skip: int = 1
     """Repeats before them, not measured."""
+    steps: bool = True
+    """Also compare training steps (3.); without them two policies fewer are in memory."""
     chains: int = 0
     """Chains a question of the comparison; 0 chooses those whose turns come closest, by one rollout of each."""
     json: Path | None = None
@@ -111,10 +114,12 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         trees = watched_trainer(arguments.recipe, arguments.set, Path(folder) / "trees")
         trees.folder.close()
-        num_chains = arguments.chains or _matching_chains(trees)
-        overrides = (*arguments.set, "system=grpo", f"tree.budget={num_chains}", "tree.cap=1")
-        chains = watched_trainer(arguments.recipe, overrides, Path(folder) / "chains")
-        chains.folder.close()
+        num_chains, chains = 0, None
+        if arguments.steps:
+            num_chains = arguments.chains or _matching_chains(trees)
+            overrides = (*arguments.set, "system=grpo", f"tree.budget={num_chains}", "tree.cap=1")
+            chains = watched_trainer(arguments.recipe, overrides, Path(folder) / "chains")
+            chains.folder.close()
         total = arguments.skip + arguments.repeats
         lines = [_repeat(trees, chains, step) for step in range(total)][arguments.skip :]
     return {
@@ -159,27 +164,20 @@ def _num_turns(rollout: Rollout) -> int:
     return rollout.tree.num_nodes - rollout.tree.num_questions
 
 
-def _repeat(trees: WatchedTrainer, chains: WatchedTrainer, step: int) -> dict[str, float]:
-    """One step of trees, the same trees grown without a cache, and one step of chains."""
-    ours = trees.step(step)
+def _repeat(trees: WatchedTrainer, chains: WatchedTrainer | None, step: int) -> dict[str, float]:
+    """Trees with a cache and the same trees without one; with `chains`, in a step of each."""
+    ours = trees.grow(step) if chains is None else trees.step(step)
     sampler = Forgetful(trees.agent.sampler)
     scorer = AnswerScorer(sampler, trees.agent.prompting, trees.agent.prompting.scoring)
     forgetful = trees.agent._replace(sampler=sampler, scorer=scorer)
-    grown, recomputed_s = _collect(trees, forgetful, trees.rollout.questions, step, trees.recipe.growth_rule(step))
-    theirs = chains.step(step)
-    turns = [(a, b) for a, b in zip(trees.rollout.tree.payload, grown.tree.payload, strict=False)]
+    rule = trees.recipe.growth_rule(step)
+    grown, recomputed_s = _collect(trees, forgetful, trees.rollout.questions, step, rule)
+    turns = zip(trees.rollout.tree.payload, grown.tree.payload, strict=False)
     same = mean(a.response_ids == b.response_ids for a, b in turns if isinstance(a, Turn) and isinstance(b, Turn))
     prompts = ours["tokens/prefill"] + ours["tokens/scoring"]
     official = ours["official/prompt"] + ours["official/scoring"]
     needed = ours["official/prompt"] + ours["official/scoring_needed"]
-
-    def per_turn(name: str) -> float:
-        return (ours[name] / _num_turns(trees.rollout)) / (theirs[name] / _num_turns(chains.rollout))
-
-    for metrics in (ours, theirs):
-        metrics["rollout_s"] = _rollout_s(metrics)
-        metrics["rows"] = metrics["update/rows"] - metrics["update/rows_skipped"]
-    return {
+    line = {
         "prompt_tokens": prompts,
         "official_prompt_tokens": official,
         "needed_prompt_tokens": needed,
@@ -189,70 +187,60 @@ def _repeat(trees: WatchedTrainer, chains: WatchedTrainer, step: int) -> dict[st
         "official_generated_tokens": ours["official/generation"],
         "generation_tokens_ratio": ours["tokens/generation"] / ours["official/generation"],
         "same_turns": same,
-        "cached_s": ours["rollout_s"],
+        "cached_s": _rollout_s(ours),
         "recomputed_s": recomputed_s,
-        "rollout_ratio": ours["rollout_s"] / recomputed_s,
+        "rollout_ratio": _rollout_s(ours) / recomputed_s,
+    }
+    return line if chains is None else line | _against_chains(ours, _num_turns(trees.rollout), chains, step)
+
+
+def _against_chains(ours: Metrics, num_turns: int, chains: WatchedTrainer, step: int) -> dict[str, float]:
+    """One step of chains beside one of trees."""
+    theirs = chains.step(step)
+    chain_turns = _num_turns(chains.rollout)
+
+    def per_turn(own: float, other: float) -> float:
+        return (own / num_turns) / (other / chain_turns)
+
+    return {
         "tree_step_s": ours["time/step_s"],
-        "tree_turns": float(_num_turns(trees.rollout)),
-        "tree_rows": ours["rows"],
+        "tree_turns": float(num_turns),
+        "tree_rows": ours["update/rows"] - ours["update/rows_skipped"],
         "chain_step_s": theirs["time/step_s"],
-        "chain_turns": float(_num_turns(chains.rollout)),
-        "chain_rows": theirs["rows"],
-        "step_ratio": per_turn("time/step_s"),
-        "grow_ratio": per_turn("rollout_s"),
-        "training_ratio": per_turn("time/training_s"),
+        "chain_turns": float(chain_turns),
+        "chain_rows": theirs["update/rows"] - theirs["update/rows_skipped"],
+        "step_ratio": per_turn(ours["time/step_s"], theirs["time/step_s"]),
+        "grow_ratio": per_turn(_rollout_s(ours), _rollout_s(theirs)),
+        "training_ratio": per_turn(ours["time/training_s"], theirs["time/training_s"]),
     }
 
 
 def table(measured: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
     f, spread = measured["figures"], measured["spread"]
+    lines = ["| a step | ours | the other | ratio, median (range) |", "|---|---|---|---|"]
 
-    def line(name: str, ours: str, other: str, ratio: str) -> str:
+    def add(name: str, ours: str, other: str, ratio: str) -> None:
         low, high = spread[ratio]
-        return f"| {name} | {ours} | {other} | {f[ratio]:.3f} ({low:.3f} to {high:.3f}) |"
+        lines.append(f"| {name} | {ours} | {other} | {f[ratio]:.3f} ({low:.3f} to {high:.3f}) |")
 
-    def tokens(key: str) -> str:
-        return f"{f[key]:,.0f}"
-
-    turns = f"{f['tree_step_s']:.3f} s, {tokens('tree_turns')} turns"
-    chain = f"{f['chain_step_s']:.3f} s, {tokens('chain_turns')} turns"
-    return "\n".join(
-        [
-            "| a step | ours | the other | ratio, median (range) |",
-            "|---|---|---|---|",
-            line(
-                "prompt tokens of rollout and scoring, official way",
-                tokens("prompt_tokens"),
-                tokens("official_prompt_tokens"),
-                "official_tokens_ratio",
-            ),
-            line(
-                "the same, only scores that are used",
-                tokens("prompt_tokens"),
-                tokens("needed_prompt_tokens"),
-                "needed_tokens_ratio",
-            ),
-            line(
-                "generated tokens, official way",
-                tokens("generated_tokens"),
-                tokens("official_generated_tokens"),
-                "generation_tokens_ratio",
-            ),
-            line(
-                "rollout, every prompt computed again",
-                f"{f['cached_s']:.3f} s",
-                f"{f['recomputed_s']:.3f} s",
-                "rollout_ratio",
-            ),
-            line("training step, chain GRPO, per turn", turns, chain, "step_ratio"),
-            line("its rollout, per turn", "", "", "grow_ratio"),
-            line("its training, per turn", "", "", "training_ratio"),
-            "",
-            f"{measured['chains_a_question']} chains a question. Rows trained on: {tokens('tree_rows')} and "
-            f"{tokens('chain_rows')}. {f['same_turns']:.1%} of the turns are the same with and without the cache.",
-        ]
-    )
+    prompts = f"{f['prompt_tokens']:,.0f}"
+    official, needed = (f"{f[name]:,.0f}" for name in ("official_prompt_tokens", "needed_prompt_tokens"))
+    generated, theirs = (f"{f[name]:,.0f}" for name in ("generated_tokens", "official_generated_tokens"))
+    add("prompt tokens of rollout and scoring, official way", prompts, official, "official_tokens_ratio")
+    add("the same, only scores that are used", prompts, needed, "needed_tokens_ratio")
+    add("generated tokens, official way", generated, theirs, "generation_tokens_ratio")
+    seconds = (f"{f[name]:.3f} s" for name in ("cached_s", "recomputed_s"))
+    add("rollout, every prompt computed again", *seconds, "rollout_ratio")
+    same = f"{f['same_turns']:.1%} of the turns are the same with and without the cache."
+    if "step_ratio" in f:
+        steps = (f"{f[f'{way}_step_s']:.3f} s, {f[f'{way}_turns']:.0f} turns" for way in ("tree", "chain"))
+        rows = (f"{f[f'{way}_rows']:.0f} rows" for way in ("tree", "chain"))
+        add("training step, chain GRPO, per turn", *steps, "step_ratio")
+        add("its rollout, per turn", "", "", "grow_ratio")
+        add("its training, per turn", *rows, "training_ratio")
+        same += f" {measured['chains_a_question']} chains a question."
+    return "\n".join([*lines, "", same])
 
 
 def main() -> None:

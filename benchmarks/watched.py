@@ -7,16 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from igrpo_theory.growth import GrowthRule
+from igrpo_train.accounting import comparison_tokens
 from igrpo_train.recipes import load_recipe
 from igrpo_train.rollout import Rollout
-from igrpo_train.trainer import Trainer
+from igrpo_train.trainer import Metrics, Trainer
 
 
 class WatchedTrainer(Trainer):
     """Keeps the trees of the last step."""
 
     rollout: Rollout
+
+    def grow(self, step: int) -> Metrics:
+        """The rollout of a step without its update; metrics of its phases, and what other ways would take."""
+        rule = self.recipe.growth_rule(step)
+        rollout = self._grow(step, rule)
+        forced = self.agent.scorer.forced_tokens(rollout.questions) if rule.needs_scores else None
+        keep = np.ones(len(rollout.paths.leaf), dtype=bool)
+        return self.phases.take() | comparison_tokens(rollout, keep, budget=rule.budget, forced=forced)
 
     def _grow(self, step: int, rule: GrowthRule) -> Rollout:
         self.rollout = super()._grow(step, rule)

@@ -6,6 +6,7 @@ computed again from their ids whenever they are used. Generation and scoring go 
 beside what the handle keeps.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class TransformersSampler:
         new = [(*segment, *tail) for segment, tail in zip(segments, tails, strict=True)]
         before = [()] * len(rows) if base is None else [base.stem(row) for row in rows.tolist()]
         ids = [(*stem, *tokens) for stem, tokens in zip(before, new, strict=True)]
-        kept = self._num_kept(ids)
+        kept = self._num_kept(before, new)
         if base is not None:
             kept = next((k for k, row in enumerate(rows[:kept].tolist()) if row >= base.num_held), kept)
         held = None
@@ -121,9 +122,11 @@ class TransformersSampler:
     ) -> list[Completion]:
         """See `Sampler.generate`; a row that has ended leaves the batch as soon as half of it has."""
         drawn: list[Completion] = []
-        for part in self._chunks(prefix, rows, [max_tokens] * len(rows), staged=False):
+        room = min(max_tokens, cache.SPARE_COLUMNS)
+        # Room grows by whole pieces.
+        most = room * math.ceil(max_tokens / room)
+        for part in self._chunks(prefix, rows, [most] * len(rows), staged=False):
             # Only the callee holds a chunk: it is gone before the next one is made.
-            room = min(max_tokens, cache.SPARE_COLUMNS)
             drawn += self._generate(
                 cache.select(*self._source(prefix, rows[part]), room), keys[part], temperature, max_tokens
             )
@@ -193,12 +196,12 @@ class TransformersSampler:
         table = values.double().cpu().numpy()
         return extended, [table[row, width - len(f) :] for row, f in enumerate(forced)]
 
-    def _num_kept(self, ids: Sequence[Tokens]) -> int:
+    def _num_kept(self, before: Sequence[Tokens], new: Sequence[Tokens]) -> int:
         """Leading rows whose columns fill at most half of the bound."""
         if not self.cache_tokens:
-            return len(ids)
-        widths = np.maximum.accumulate([len(context) for context in ids])
-        return int((widths * np.arange(1, len(ids) + 1) <= self.cache_tokens // 2).sum())
+            return len(new)
+        widths = sum(np.maximum.accumulate([len(part) for part in parts]) for parts in (before, new))
+        return int((widths * np.arange(1, len(new) + 1) <= self.cache_tokens // 2).sum())
 
     def _chunks(
         self, prefix: Contexts, rows: Int[np.ndarray, " n"], extra: Sequence[int], *, staged: bool
@@ -209,15 +212,15 @@ class TransformersSampler:
         """
         num_held = prefix.num_held
         space = self.cache_tokens - (prefix.held.valid.numel() if prefix.held is not None else 0)
-        start, width, seen = 0, 0, set[int]()
+        start, longest, more, seen = 0, 0, 0, set[int]()
         for stop, row in enumerate(rows.tolist()):
-            evicted = row >= num_held
-            width, seen = max(width, len(prefix.ids[row]) + extra[stop]), seen | {row}
-            columns = width * (stop + 1 - start + (len(seen) if evicted or staged else 0))
+            evicted, length = row >= num_held, len(prefix.ids[row])
+            longest, more, seen = max(longest, length), max(more, extra[stop]), seen | {row}
+            columns = (longest + more) * (stop + 1 - start + (len(seen) if evicted or staged else 0))
             full = self.cache_tokens and columns > space
             if stop > start and (full or evicted != (rows[start] >= num_held)):
                 yield slice(start, stop)
-                start, width, seen = stop, len(prefix.ids[row]) + extra[stop], {row}
+                start, longest, more, seen = stop, length, extra[stop], {row}
         if len(rows):
             yield slice(start, len(rows))
 
