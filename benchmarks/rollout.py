@@ -230,15 +230,14 @@ def table(measured: dict[str, Any]) -> str:
     add("prompt tokens of rollout and scoring, official way", prompts, official, "official_tokens_ratio")
     add("the same, only scores that are used", prompts, needed, "needed_tokens_ratio")
     add("generated tokens, official way", generated, theirs, "generation_tokens_ratio")
-    seconds = (f"{f[name]:.3f} s" for name in ("cached_s", "recomputed_s"))
-    add("rollout, every prompt computed again", *seconds, "rollout_ratio")
+    add("rollout, every prompt computed again", f"{f['cached_s']:.3f} s", f"{f['recomputed_s']:.3f} s", "rollout_ratio")
     same = f"{f['same_turns']:.1%} of the turns are the same with and without the cache."
     if "step_ratio" in f:
-        steps = (f"{f[f'{way}_step_s']:.3f} s, {f[f'{way}_turns']:.0f} turns" for way in ("tree", "chain"))
-        rows = (f"{f[f'{way}_rows']:.0f} rows" for way in ("tree", "chain"))
-        add("training step, chain GRPO, per turn", *steps, "step_ratio")
+        step, chain_step = (f"{f[f'{way}_step_s']:.3f} s, {f[f'{way}_turns']:.0f} turns" for way in ("tree", "chain"))
+        rows, chain_rows = (f"{f[f'{way}_rows']:.0f} rows" for way in ("tree", "chain"))
+        add("training step, chain GRPO, per turn", step, chain_step, "step_ratio")
         add("its rollout, per turn", "", "", "grow_ratio")
-        add("its training, per turn", *rows, "training_ratio")
+        add("its training, per turn", rows, chain_rows, "training_ratio")
         same += f" {measured['chains_a_question']} chains a question."
     return "\n".join([*lines, "", same])
 
