@@ -199,10 +199,13 @@ class Sampling:
 
     temperature: float = 1.0
     """Softmax temperature of training rollouts; log-probabilities are taken at the same one."""
+    cache_tokens: int = 0
+    """Most key-value columns, over all rows, that the sampler keeps or works on at once; 0 is no bound."""
 
     def __post_init__(self) -> None:
         remedy = "a greedy policy has nothing to compare; validation.temperature may be 0"
         check("sampling.temperature", self.temperature, positive(self.temperature), "finite and above 0", remedy)
+        check_fields("sampling.", self, "cache_tokens", natural, "at least 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -372,6 +375,11 @@ class Recipe:
         scoreless = self.reward.truncated in ("zero", "drop")
         remedy = "tree.criterion = 'zero' scores no node; set scoring.always = true to keep the rule"
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
+        bound = self.sampling.cache_tokens
+        least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)
+        rule = f"0 or at least {least}, 4 (agent.max_prompt_tokens + agent.max_response_tokens)"
+        remedy = "half of it is kept, and half must hold a turn and its prompt computed again"
+        check("sampling.cache_tokens", bound, bound == 0 or bound >= least, rule, remedy)
 
     def growth_rule(self, step: int) -> GrowthRule:
         """The rule by which trees of this 0-based step grow.

@@ -21,7 +21,7 @@ def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchA
         ValueError: the tokenizer has no chat template, or the limits do not fit the model.
     """
     prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
-    sampler = TransformersSampler(policy.model, policy.tokenizer)
+    sampler = TransformersSampler(policy.model, policy.tokenizer, cache_tokens=recipe.sampling.cache_tokens)
     return SearchAgent(sampler, prompting, retriever, AnswerScorer(sampler, prompting, recipe.scoring))
 
 

@@ -54,6 +54,8 @@ class Phases:
 
     def __init__(self) -> None:
         self._phases: dict[PhaseName, Phase] = {name: Phase() for name in get_args(PhaseName)}
+        self.recomputed_tokens = 0
+        """Context tokens that the sampler ran once more because they had been evicted; the caller adds them."""
 
     @contextmanager
     def measure(self, name: PhaseName) -> Iterator[Phase]:
@@ -66,10 +68,11 @@ class Phases:
             phase.seconds += time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """Metrics `time/PHASE_s` and `tokens/PHASE` since the last call; retrieval has no tokens."""
+        """Metrics `time/PHASE_s`, `tokens/PHASE` (not of retrieval) and `tokens/recomputed` since the last call."""
         taken = {f"time/{name}_s": phase.seconds for name, phase in self._phases.items()}
         taken |= {f"tokens/{name}": float(p.tokens) for name, p in self._phases.items() if name != "retrieval"}
-        self._phases = {name: Phase() for name in self._phases}
+        taken["tokens/recomputed"] = float(self.recomputed_tokens)
+        self._phases, self.recomputed_tokens = {name: Phase() for name in self._phases}, 0
         return taken
 
 

@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import Stream, fold, question_keys
+from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import Recipe
 from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
 from igrpo_train.interrupt import Interrupt
@@ -144,6 +145,8 @@ class Trainer:
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
+        forced = self.agent.scorer.forced_tokens(rollout.questions) if rule.needs_scores else None
+        metrics |= comparison_tokens(rollout, rewards.keep, budget=rule.budget, forced=forced)
         metrics["time/step_s"] = time.perf_counter() - start
         return metrics | self.phases.take()
 
