@@ -93,7 +93,7 @@ def random_tree(rng: np.random.Generator, history: History, num_questions: int) 
     tree: SearchTree = RolloutTree.plant(roots)
     frontier = np.arange(num_questions)
     for depth in range(3):
-        parents = np.repeat(frontier, rng.integers(1, 4, len(frontier)))[:12]
+        parents = np.repeat(frontier, rng.integers(1, 4 - depth, len(frontier)))
         turns: list[Turn] = []
         for k in range(len(parents)):
             if k and parents[k] == parents[k - 1] and rng.random() < 0.3:
@@ -104,9 +104,7 @@ def random_tree(rng: np.random.Generator, history: History, num_questions: int) 
             shown = response if history == "everything" else response[1:3]
             turns.append(make_turn(rng, response, (*shown, *observation)))
         terminal = np.array(rng.random(len(parents)) < 0.3) | (depth == 2)
-        nodes = np.arange(len(tree.parent), len(tree.parent) + len(parents))
-        tree.append(parents, [*turns], terminal, depth + 1)
-        frontier = nodes[~terminal]
+        frontier = tree.append(parents, [*turns], terminal, 3)[~terminal]
         if not len(frontier):
             break
     return tree

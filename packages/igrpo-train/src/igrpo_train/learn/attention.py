@@ -93,11 +93,12 @@ def _block_mask(end: Int[Tensor, " T"]) -> BlockMask:
         order = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
         return blocks_QK.sum(1, dtype=torch.int32)[None, None], order.int()[None, None]
 
-    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (query < end[key])
-
     return BlockMask.from_kv_blocks(
-        *listed(partial_QK), *listed(full_QK), BLOCK_SIZE=_BLOCK, mask_mod=mask_mod, seq_lengths=(num_tokens, num_tokens)
+        *listed(partial_QK),
+        *listed(full_QK),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=lambda _batch, _head, query, key: (key <= query) & (query < end[key]),
+        seq_lengths=(num_tokens, num_tokens),
     )
 
 
