@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from igrpo_train.config import Loss, Optimiser
-from igrpo_train.learn.loss import token_logprobs
 from igrpo_train.learn.batch import collate
+from igrpo_train.learn.loss import token_logprobs
 from igrpo_train.learn.packing import TurnRow
 from igrpo_train.learn.update import Updater
 

@@ -138,9 +138,7 @@ def _attend(
         if kwargs.get(name) is not None:
             raise ValueError(f"its attention uses {name}")
     if isinstance(tree_plan, BlockMask):
-        return flex_attention_forward(
-            module, query, key, value, tree_plan, scaling=scaling, dropout=dropout, **kwargs
-        )
+        return flex_attention_forward(module, query, key, value, tree_plan, scaling=scaling, dropout=dropout, **kwargs)
     outputs = _attend_blocks(query[0], key[0], value[0], tree_plan, scaling, dropout)
     return outputs.transpose(0, 1)[None].contiguous(), None
 

@@ -1,7 +1,7 @@
 """probe: a model and the packing that was asked for -> the packing that it takes.
 
 In: any causal language model of transformers.
-Out: `tree` where tiny rows with shared prefixes get the same log-probabilities as one by one, else `path` and a warning.
+Out: `tree` where tiny rows that share prefixes get the log-probabilities of path rows, else `path` and a warning.
 Source: ours. Whether a model lets its attention be replaced, hands arguments through and takes position ids is not
 written down anywhere; trying is safe, because a wrong mask shows in any token after a shared prefix.
 """

@@ -94,9 +94,7 @@ def plant(sequences: Sequence[Tokens]) -> Trie:
     return Trie(ids, position, parent, end, paths)
 
 
-def fewest_tokens(
-    lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"], budget: int
-) -> list[tuple[int, int]]:
+def fewest_tokens(lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"], budget: int) -> list[tuple[int, int]]:
     """Cut neighbours into packs within the budget, so that all packs together hold the fewest tokens.
 
     A cut repeats the prefix that it goes through. Attention to ancestors only costs the same wherever a token is

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from igrpo_train.config import Loss, Optimiser
 from igrpo_train.learn.attention import tree_attention
 from igrpo_train.learn.batch import Batch, collate
-from igrpo_train.learn.loss import LossOutput, LossSums, policy_loss, token_logprobs
+from igrpo_train.learn.loss import LossSums, policy_loss, token_logprobs
 from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
 from igrpo_train.learn.probe import usable_packing
 
@@ -149,10 +149,10 @@ class Updater:
             step_key: counter-based random key of the step, the same on every process.
 
         Returns:
-            metrics over all processes. `update/computed_tokens` are those that the policy was trained on, repeated
-            prefixes included, `update/padded_tokens` count the padding too. Means over tokens are over those that were run through the model: rows whose
-            gradient is zero beforehand are counted in every denominator, but not run. A minibatch whose loss or
-            gradient is not finite is not applied; a mean over nothing is NaN.
+            metrics over all processes. Means over tokens are over those that were run through the model: rows whose
+            gradient is zero beforehand are counted in every denominator, but not run. `update/computed_tokens` are
+            the tokens that the policy was trained on, repeated prefixes included, `update/padded_tokens` the same with
+            padding. A minibatch whose loss or gradient is not finite is not applied; a mean over nothing is NaN.
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimiser.param_groups:
