@@ -40,7 +40,7 @@ class QueryBlocks(NamedTuple):
     key_sizes: list[int]
     """Keys of each block."""
     masks: list[Float[Tensor, "C m"]]
-    """Of each block: 0 where a query sees a key, the lowest number where not."""
+    """Of each block: 0 where a query sees a key, so low where not that nothing is left of it."""
 
 
 TreePlan: TypeAlias = QueryBlocks | BlockMask
@@ -68,7 +68,9 @@ def plan_attention(
         queries = np.arange(start, min(start + _BLOCK, len(end)))
         seen = np.concatenate([np.flatnonzero(end[:start] > start), queries])
         sees = (seen <= queries[:, None]) & (queries[:, None] < end[seen])
-        mask = torch.zeros(sees.shape, dtype=dtype).masked_fill_(torch.from_numpy(~sees), torch.finfo(dtype).min)
+        # Finite also in half precision: a kernel may meet keys that are all hidden before the first that is not.
+        hidden = torch.finfo(dtype).min / 2
+        mask = torch.zeros(sees.shape, dtype=dtype).masked_fill_(torch.from_numpy(~sees), hidden)
         sizes.append(len(queries))
         keys.append(seen)
         masks.append(mask.to(device))
