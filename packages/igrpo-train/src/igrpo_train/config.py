@@ -25,6 +25,8 @@ Aliases = Literal["first", "max", "mean"]
 AdvantageUnit = Literal["row", "trajectory"]
 Aggregation = Literal["token_mean", "sequence_mean"]
 History = Literal["documents", "everything"]
+OldLogprobs = Literal["auto", "sampler", "policy"]
+Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
 
 _TEMPLATE: Final = """\
@@ -255,6 +257,8 @@ class Loss:
     """token_mean averages over all tokens, sequence_mean over rows after tokens."""
     ratio_level: RatioLevel = "token"
     """The ratio of each token, or one geometric-mean ratio a sequence."""
+    old_logprobs: OldLogprobs = "auto"
+    """Denominator of the ratio: from the sampler, the policy before its first update, or auto: sampler where exact."""
 
     def __post_init__(self) -> None:
         check_fields("loss.", self, "clip_high kl_coefficient entropy_coefficient", amount, "finite and at least 0")
@@ -281,6 +285,8 @@ class Optimiser:
     """Rows (turns of paths) that one optimiser step aims at; steps are cut between questions."""
     tokens_per_micro_batch: int = 16384
     """Most tokens in one forward pass; lower it when memory runs out."""
+    packing: Packing = "tree"
+    """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
 
     def __post_init__(self) -> None:
         check_fields("optimiser.", self, "update_rows tokens_per_micro_batch", count, "at least 1")

@@ -141,7 +141,7 @@ class Trainer:
             rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
             updated = self.updater.update(rows, key)
-            phase.tokens += sum(row.num_tokens for row in rows)
+            phase.tokens += int(updated["update/computed_tokens"])
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
