@@ -38,17 +38,24 @@ class ScriptedSampler:
         self._tokenizer = tokenizer
 
     def prefill(
-        self, base: list[tuple[int, ...]] | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]
+        self,
+        base: list[tuple[int, ...]] | None,
+        rows: Int[np.ndarray, " n"],
+        segments: Sequence[Tokens],
+        tails: Sequence[Tokens],
     ) -> list[tuple[int, ...]]:
-        """Contexts, extended."""
+        """Contexts, extended; a script does not read their tails."""
         before = [()] * len(rows) if base is None else [base[row] for row in rows.tolist()]
         return [(*context, *segment) for context, segment in zip(before, segments, strict=True)]
+
+    def take_recomputed(self) -> int:
+        """Nothing is computed at all."""
+        return 0
 
     def generate(
         self,
         prefix: list[tuple[int, ...]],
         rows: Int[np.ndarray, " n"],
-        tails: Sequence[Tokens],
         keys: UInt64[np.ndarray, " n"],
         *,
         temperature: float,
