@@ -9,14 +9,18 @@ Source: [searchr1].
 import hashlib
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from igrpo_train.errors import MissingExtra, RetrieverError
 from igrpo_train.question import Passage
+
+if TYPE_CHECKING:
+    import httpx2
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class HTTPRetriever:
         limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._client = httpx2.Client(timeout=httpx2.Timeout(timeout_s), limits=limits, trust_env=False)
         self._pool = ThreadPoolExecutor(connections, thread_name_prefix="retriever")
+        self._close = weakref.finalize(self, _close, self._pool, self._client)
         # It spreads the tries of several processes and touches no result, so it is not drawn from the recipe's seed.
         self._jitter = np.random.default_rng()
 
@@ -98,9 +103,8 @@ class HTTPRetriever:
             over.set()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._pool.shutdown(cancel_futures=True)
-        self._client.close()
+        """Close the connections; done besides when nobody holds the retriever any more."""
+        self._close()
 
     def _persist(self, queries: Sequence[str], top_k: int, over: threading.Event) -> list[list[Passage]]:
         """Ask until there is an answer, or the tries are used up."""
@@ -185,6 +189,11 @@ def _passage(entry: Any, place: str) -> Passage:
     own_id = document.get("id")
     name = str(own_id) if isinstance(own_id, str | int) else hashlib.sha256(encoded).hexdigest()[:16]
     return Passage(id=name, title=title, text=text)
+
+
+def _close(pool: ThreadPoolExecutor, client: "httpx2.Client") -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    client.close()
 
 
 class _Failure(Exception):

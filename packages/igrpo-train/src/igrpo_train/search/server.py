@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import tyro
 
-from igrpo_train.checks import check, check_fields, count
+from igrpo_train.checks import amount, check, check_fields, count, fraction
 from igrpo_train.errors import MissingExtra
 from igrpo_train.question import Passage, read_passages
 from igrpo_train.search.retrieval import BM25Retriever, Found, ScoredRetriever, contents
@@ -73,6 +73,8 @@ class Serve:
     def __post_init__(self) -> None:
         check_fields("", self, "topk", count, "at least 1")
         check("topk", self.topk, self.topk <= MAX_TOP_K, f"at most {MAX_TOP_K}")
+        check("k1", self.k1, amount(self.k1), "finite and at least 0")
+        check("b", self.b, fraction(self.b), "between 0 and 1")
         check("port", self.port, 0 <= self.port < 2**16, "between 0 and 65535")
 
 
