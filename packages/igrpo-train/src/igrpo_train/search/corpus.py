@@ -13,6 +13,7 @@ Example:
 
 import hashlib
 import os
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -84,7 +85,8 @@ class CorpusFile:
 
     def __init__(self, path: Path, offsets: Int[np.ndarray, " places"]) -> None:
         self._path, self._offsets = path, offsets
-        self._file = path.open("rb")
+        self._file = os.open(path, os.O_RDONLY)
+        self._close = weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
         """Number of passages."""
@@ -101,12 +103,12 @@ class CorpusFile:
     def _passage(self, row: int) -> Passage:
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         place = f"{self._path}, passage {row + 1}"
-        fields = json_row(os.pread(self._file.fileno(), end - start, start), place)
+        fields = json_row(os.pread(self._file, end - start, start), place)
         try:
             return passage_from_row(fields)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; done besides when nobody holds it any more."""
+        self._close()
