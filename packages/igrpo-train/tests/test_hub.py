@@ -73,10 +73,8 @@ def test_a_damaged_or_absent_file_is_told(tmp_path, hub):
 
 
 def test_rows_of_parquet_files_are_counted(tmp_path, hub):
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.table({"id": ["0", "1", "2"]}), hub.store / "whole.parquet")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"id": ["0", "1", "2"]}), hub.store / "whole.parquet")
     [path] = _fetch(hub, tmp_path / "out", _table("parquet", 3, "whole.parquet"))
     assert path == tmp_path / "out" / "whole.parquet"
     with pytest.raises(ValueError, match=r"whole\.parquet must have 4 rows, got 3"):
