@@ -126,7 +126,7 @@ def test_an_index_finds_what_comparing_with_every_vector_finds(tmp_path, corpus,
 def test_ivfpq_finds_most_of_the_nearest_and_survives_the_disk(tmp_path):
     import faiss
 
-    from igrpo_train.search.dense import make_index
+    from igrpo_train.search.dense import index_bytes, make_index
 
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((200, 32))
@@ -143,8 +143,34 @@ def test_ivfpq_finds_most_of_the_nearest_and_survives_the_disk(tmp_path):
     nearest = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
     _, rows = read.search(queries, 10)
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(nearest, rows, strict=True)])
+    assert (tmp_path / "index").stat().st_size == pytest.approx(index_bytes("ivfpq", 32, 10_000), rel=0.01)
     # Codes of 4 bytes for 32 dimensions blur neighbours; chance would be 0.001.
     assert recall > 0.3
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_an_index_is_as_large_as_its_formula_says(tmp_path, kind):
+    import faiss
+
+    from igrpo_train.search.dense import index_bytes, make_index
+
+    vectors = np.random.default_rng(0).standard_normal((2000, 32)).astype(np.float32)
+    index = make_index(
+        kind, lambda size: vectors, [vectors], width=32, num_passages=2000, on_progress=lambda done: None
+    )
+    faiss.write_index(index, str(tmp_path / "index"))
+    assert (tmp_path / "index").stat().st_size == pytest.approx(index_bytes(kind, 32, 2000), rel=0.01)
+
+
+def test_a_disk_without_room_is_told_before_anything_is_encoded(tmp_path, corpus, encoders, monkeypatch):
+    import shutil
+
+    from igrpo_train.errors import DiskError
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 1000))
+    with pytest.raises(DiskError, match=r"out must have 0\.0 GB free to build the index, got 0\.0: free space or name"):
+        _build(corpus, tmp_path / "index", encoders[0])
+    assert not (tmp_path / "index" / "shards").exists()
 
 
 def test_ivfpq_needs_enough_to_learn_from():

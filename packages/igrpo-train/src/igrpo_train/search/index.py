@@ -28,6 +28,7 @@ from igrpo_train.search.dense import (
     VECTORS,
     IndexType,
     faiss_recipe,
+    index_bytes,
     load_faiss,
     make_index,
 )
@@ -124,13 +125,14 @@ class IndexBuilder:
 
         Raises:
             ValueError: a row is no passage, or the encoder changed since the build was begun.
-            DiskError: the disk is full; the same command goes on.
+            DiskError: the disk has no room, or is full; the same command goes on.
         """
         if (self._folder / MANIFEST).is_file():
             return self._folder
         settings = self._settings
         encoder = TextEncoder(settings.encoding, device=settings.device, batch=settings.batch)
         faiss_recipe(settings.type, encoder.width, self.num_passages)
+        self._check_room(encoder.width)
         probe = self._begin(encoder)
         if settings.vectors is None:
             self._encode(encoder, on_progress)
@@ -172,6 +174,20 @@ class IndexBuilder:
         if not offsets.is_file() or not (finished.is_file() or (self._folder / _BUILD).is_file()):
             _save(offsets, row_offsets(self._path))
         self._corpus = CorpusFile(self._path, np.load(offsets, mmap_mode="r"))
+
+    def _check_room(self, width: int) -> None:
+        """Refuse to begin what the disk cannot hold: the shards, and the index that is made of them."""
+        if self._settings.vectors is not None:
+            return
+        shards = index_bytes("flat", width, self.num_passages)
+        written = sum(path.stat().st_size for path in (self._folder / _SHARDS).glob("*.npy"))
+        needed = shards - written + index_bytes(self._settings.type, width, self.num_passages)
+        free = shutil.disk_usage(self._folder).free
+        if free < needed:
+            raise DiskError(
+                f"out must have {needed / 1e9:.1f} GB free to build the index, got {free / 1e9:.1f}: free space or "
+                "name another --out"
+            )
 
     def _begin(self, encoder: TextEncoder) -> list[float]:
         """Write down what is built, or check that it is the same encoder that goes on."""
