@@ -209,7 +209,7 @@ class IndexBuilder:
         with _writing(self._folder):
             (self._folder / _SHARDS).mkdir(exist_ok=True)
         # Sorting by length works on a window; its size is fixed, so that a build that went on gives the same vectors.
-        window = self._settings.batch * 16
+        window = self._settings.batch * 4
         for path, rows in self._shards():
             if not path.is_file():
                 parts = []
