@@ -1,10 +1,13 @@
 """The client over real loopback HTTP: what it takes for passages, what it tries again, and when it gives up."""
 
+import contextlib
 import json
 import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from retrieval_servers import as_json, free_port, scripted
 
 
@@ -90,6 +93,27 @@ def test_what_is_no_list_of_passages_is_refused(reply, message):
 
     with pytest.raises(ValueError, match=message):
         parse_reply(reply, 2, 3)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["result", "document", "contents", "title", "text", "id", "score"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(reply=JSON, lists=st.booleans())
+def test_whatever_a_server_says_is_passages_or_refused(reply, lists):
+    from igrpo_train.search.http_retriever import parse_reply
+
+    with contextlib.suppress(ValueError):
+        [found] = parse_reply({"result": [[reply]]} if lists else reply, 1, 3)
+        for passage in found:
+            assert (passage.title + passage.text).encode()
+            assert passage.id
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from retrieval_servers import Command, served, wait_until
 
 pytest.importorskip("starlette", reason="needs igrpo-train[server]")
@@ -117,6 +119,34 @@ def test_a_body_that_is_wrong_is_refused_and_the_field_named(url, body, status, 
     assert got == status
     assert re.fullmatch(field, reply["error"]["field"])
     assert re.search(message, reply["error"]["message"])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["queries", "query", "topk", "return_scores", "more"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(body=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_a_client_sends_is_understood_or_refused(body):
+    from igrpo_train.search.server import Ask, BadRequest, parse_body
+
+    refusal = None
+    try:
+        ask = parse_body(body, 3)
+    except BadRequest as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.field
+        assert 400 <= refusal.status < 500
+    else:
+        assert isinstance(ask, Ask)
+        assert all(query.encode().decode() == query for query in ask.queries)
+        assert 1 <= ask.top_k <= 100
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(url):

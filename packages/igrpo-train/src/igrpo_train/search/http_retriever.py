@@ -187,7 +187,7 @@ def _passage(entry: Any, place: str) -> Passage:
         raise ValueError(f"{place}.contents must be Unicode text, got half of a surrogate pair") from error
     # Search-R1's BM25 server leaves the id out.
     own_id = document.get("id")
-    name = str(own_id) if isinstance(own_id, str | int) else hashlib.sha256(encoded).hexdigest()[:16]
+    name = str(own_id) if isinstance(own_id, str | int) and own_id != "" else hashlib.sha256(encoded).hexdigest()[:16]
     return Passage(id=name, title=title, text=text)
 
 
