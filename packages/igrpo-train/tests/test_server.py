@@ -133,7 +133,7 @@ JSON = st.recursive(
 
 @given(body=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_a_client_sends_is_understood_or_refused(body):
-    from igrpo_train.search.server import Ask, BadRequest, parse_body
+    from igrpo_train.search.bodies import Ask, BadRequest, parse_body
 
     refusal = None
     try:
@@ -192,7 +192,8 @@ class _Gate:
 
 
 def test_requests_that_wait_together_are_one_search_for_each_topk(retriever):
-    from igrpo_train.search.server import Ask, Batcher
+    from igrpo_train.search.bodies import Ask
+    from igrpo_train.search.server import Batcher
 
     gate = _Gate(retriever)
 

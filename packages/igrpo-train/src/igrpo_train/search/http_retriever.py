@@ -118,7 +118,7 @@ class HTTPRetriever:
                         f"retriever must answer, got {failure} from {self._url} in {attempt + 1} tries: mend or "
                         "restart it, then go on with --resume"
                     ) from failure.__cause__
-                pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S) * self._jitter.uniform(0.75, 1.25)
+                pause = min(FIRST_PAUSE_S * 2.0 ** min(attempt, 16), LONGEST_PAUSE_S) * self._jitter.uniform(0.75, 1.25)
                 attempt += 1
                 logger.warning(
                     "retriever at %s: %s; try %d of %d in %.1f s", self._url, failure, attempt, self._retries, pause

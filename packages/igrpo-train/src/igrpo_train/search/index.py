@@ -9,11 +9,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import tyro
@@ -21,6 +20,7 @@ from jaxtyping import Float
 
 from igrpo_train.checks import check_fields, count
 from igrpo_train.errors import DiskError
+from igrpo_train.folders import new_file, writing
 from igrpo_train.search.corpus import CorpusFile, corpus_path, fingerprint, row_offsets
 from igrpo_train.search.dense import (
     MANIFEST,
@@ -84,7 +84,7 @@ class IndexBuilder:
         self._settings = settings
         self._folder = settings.out.expanduser()
         self._path = corpus_path(settings.corpus)
-        with _writing(self._folder):
+        with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self._folder / ".lock").open("w")
         try:
@@ -206,7 +206,7 @@ class IndexBuilder:
             yield self._folder / _SHARDS / f"{number:06}.npy", rows
 
     def _encode(self, encoder: TextEncoder, on_progress: Callable[[int, Mapping[str, float]], object]) -> None:
-        with _writing(self._folder):
+        with writing(self._folder):
             (self._folder / _SHARDS).mkdir(exist_ok=True)
         # Sorting by length works on a window; its size is fixed, so that a build that went on gives the same vectors.
         window = self._settings.batch * 4
@@ -232,7 +232,7 @@ class IndexBuilder:
             on_progress=lambda added: on_progress(done, {"in the index": added}),
         )
         partial = self._folder / f".{VECTORS}.partial"
-        with _writing(partial):
+        with writing(partial):
             try:
                 load_faiss().write_index(index, str(partial))
             except RuntimeError as error:
@@ -270,40 +270,16 @@ class IndexBuilder:
                 f"{_CHECKED} passages: check encoder, pooling, prefixes and the order of the corpus"
             )
         target = self._folder / VECTORS
-        with _writing(target):
+        with writing(target):
             target.unlink(missing_ok=True)
             target.symlink_to(file.resolve())
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DiskError(
-            f"{path} must be writable, got {reason!r}: free space or mend its permissions, then give the same command "
-            "again"
-        ) from error
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there whole, flushed to the disk, or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    with _writing(path):
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-
-
 def _save(path: Path, array: np.ndarray) -> None:
-    with _new_file(path) as file:
+    with new_file(path) as file:
         np.save(file, array)
 
 
 def _write_json(path: Path, value: object) -> None:
-    with _new_file(path) as file:
+    with new_file(path) as file:
         file.write(json.dumps(value, indent=1).encode())
