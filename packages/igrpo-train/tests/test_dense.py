@@ -55,8 +55,7 @@ def corpus(tmp_path_factory):
 
 
 def _settings(corpus, out, encoder, **settings):
-    from igrpo_train.search.encoder import Encoding
-    from igrpo_train.search.index import BuildIndex
+    from igrpo_train.search.index_settings import BuildIndex, Encoding
 
     encoding = Encoding(**{"encoder": encoder, **PLAIN, **settings.pop("encoding", {})})
     return BuildIndex(**{"corpus": corpus, "out": out, "encoding": encoding, "device": "cpu", "batch": 4, **settings})
@@ -82,7 +81,8 @@ def test_vectors_are_pooled_over_the_text_alone_whatever_stands_beside_it(encode
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from igrpo_train.search.encoder import Encoding, TextEncoder
+    from igrpo_train.search.encoder import TextEncoder
+    from igrpo_train.search.index_settings import Encoding
 
     texts = ["mayor of Ghent", "a", "the king wrote to the poet of the city on the river " * 2]
     model, tokenizer = AutoModel.from_pretrained(encoders[0]).eval(), AutoTokenizer.from_pretrained(encoders[0])
@@ -102,7 +102,8 @@ def test_vectors_are_pooled_over_the_text_alone_whatever_stands_beside_it(encode
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_an_index_finds_what_comparing_with_every_vector_finds(tmp_path, corpus, encoders, kind):
     from igrpo_train.search.dense import DenseRetriever
-    from igrpo_train.search.encoder import Encoding, TextEncoder
+    from igrpo_train.search.encoder import TextEncoder
+    from igrpo_train.search.index_settings import Encoding
 
     folder = _build(corpus, tmp_path / kind, encoders[0], type=kind, shard=25)
     retriever = DenseRetriever(folder, corpus)

@@ -118,11 +118,12 @@ def _fetch(args: list[str]) -> None:
 def _index(args: list[str]) -> None:
     import tyro
 
-    from igrpo_train.search.index import BuildIndex, IndexBuilder
+    from igrpo_train.search.index_settings import BuildIndex
 
     usage = "igrpo-train index CORPUS.jsonl --out FOLDER [--key value ...]: the same command goes on after a stop."
     settings = tyro.cli(BuildIndex, prog="igrpo-train index", description=usage, args=args, use_underscores=True)
     from igrpo_train.progress import Progress
+    from igrpo_train.search.index import IndexBuilder
 
     with IndexBuilder(settings) as builder, Progress(builder.num_passages, unit="passage") as progress:
         folder = builder.run(progress.update)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -18,10 +18,9 @@ from jaxtyping import Float
 from igrpo_train.errors import MissingExtra
 from igrpo_train.question import Passage
 from igrpo_train.search.corpus import CorpusFile, corpus_path, fingerprint
-from igrpo_train.search.encoder import Encoding, TextEncoder
+from igrpo_train.search.encoder import TextEncoder
+from igrpo_train.search.index_settings import Encoding, IndexType
 from igrpo_train.search.retrieval import Found
-
-IndexType = Literal["flat", "hnsw", "ivfpq"]
 
 MANIFEST: Final = "index.json"
 VECTORS: Final = "index.faiss"

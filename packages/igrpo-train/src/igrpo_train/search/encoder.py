@@ -4,9 +4,8 @@ Source: [e5] for the prefixes; mean and first-token pooling as in sentence-trans
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,30 +14,11 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from igrpo_train.checks import check, check_fields, count
+from igrpo_train.checks import check
 from igrpo_train.policy import find_device
+from igrpo_train.search.index_settings import Encoding
 
 _PROBE: Final = "Ghent\nGhent is a city in Belgium; its mayor lives in 1 of 7 houses."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Encoding:
-    """How texts become vectors; queries and passages of one index must agree on it."""
-
-    encoder: str = "intfloat/e5-base-v2"
-    """Hub id or folder of the model."""
-    pooling: Literal["mean", "cls"] = "mean"
-    """What stands for a text: the mean over its tokens (E5, GTE, MiniLM) or its first token (BGE)."""
-    query_prefix: str = "query: "
-    """Put before a query; empty for models without prefixes."""
-    passage_prefix: str = "passage: "
-    """Put before a passage; empty for models without prefixes."""
-    max_tokens: int = 256
-    """Longest text in tokens; the rest is cut off."""
-
-    def __post_init__(self) -> None:
-        check("encoder", self.encoder, bool(self.encoder.strip()), "a hub id or a folder")
-        check_fields("", self, "max_tokens", count, "at least 1")
 
 
 class TextEncoder:

@@ -9,16 +9,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import tyro
 from jaxtyping import Float
 
-from igrpo_train.checks import check_fields, count
 from igrpo_train.errors import DiskError
 from igrpo_train.folders import new_file, writing
 from igrpo_train.search.corpus import CorpusFile, corpus_path, fingerprint, row_offsets
@@ -26,43 +24,19 @@ from igrpo_train.search.dense import (
     MANIFEST,
     OFFSETS,
     VECTORS,
-    IndexType,
     faiss_recipe,
     index_bytes,
     load_faiss,
     make_index,
 )
-from igrpo_train.search.encoder import Encoding, TextEncoder
+from igrpo_train.search.encoder import TextEncoder
+from igrpo_train.search.index_settings import BuildIndex
 from igrpo_train.search.retrieval import contents
 
 _BUILD: Final = "build.json"
 _SHARDS: Final = "shards"
 _CHECKED: Final = 8
 _SAME: Final = 0.98
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildIndex:
-    """What is indexed, how, and where to."""
-
-    corpus: Annotated[str, tyro.conf.Positional]
-    """Passages: a .jsonl file."""
-    out: Path
-    """Folder for the index: new, or of a build that was stopped."""
-    type: IndexType = "flat"
-    """flat compares with every vector, hnsw and ivfpq with few: the first needs more memory, the second loses more."""
-    encoding: Annotated[Encoding, tyro.conf.arg(name="")] = field(default_factory=Encoding)
-    device: str = "auto"
-    """Where passages are encoded; auto takes the accelerator where there is one."""
-    batch: int = 64
-    """Passages in one forward pass."""
-    shard: int = 100_000
-    """Passages between two saves."""
-    vectors: Path | None = None
-    """A faiss file to take over, such as Search-R1's e5_Flat.index; only a few passages are encoded, to check it."""
-
-    def __post_init__(self) -> None:
-        check_fields("", self, "batch shard", count, "at least 1")
 
 
 class IndexBuilder:
