@@ -130,12 +130,12 @@ def test_ivfpq_finds_most_of_the_nearest_and_survives_the_disk(tmp_path):
     from igrpo_train.search.dense import index_bytes, make_index
 
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((200, 32))
-    vectors = centres[rng.integers(200, size=10_000)] + 0.3 * rng.standard_normal((10_000, 32))
+    centres = rng.standard_normal((200, 16))
+    vectors = centres[rng.integers(200, size=10_000)] + 0.3 * rng.standard_normal((10_000, 16))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     index = make_index(
         "ivfpq", lambda size: vectors[:size], [vectors[:6000], vectors[6000:]],
-        width=32, num_passages=10_000, on_progress=lambda done: None,
+        width=16, num_passages=10_000, on_progress=lambda done: None,
     )  # fmt: skip
     faiss.write_index(index, str(tmp_path / "index"))
     read = faiss.read_index(str(tmp_path / "index"), faiss.IO_FLAG_MMAP_IFC)
@@ -144,9 +144,9 @@ def test_ivfpq_finds_most_of_the_nearest_and_survives_the_disk(tmp_path):
     nearest = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
     _, rows = read.search(queries, 10)
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(nearest, rows, strict=True)])
-    assert (tmp_path / "index").stat().st_size == pytest.approx(index_bytes("ivfpq", 32, 10_000), rel=0.01)
-    # Codes of 4 bytes for 32 dimensions blur neighbours; chance would be 0.001.
-    assert recall > 0.3
+    assert (tmp_path / "index").stat().st_size == pytest.approx(index_bytes("ivfpq", 16, 10_000), rel=0.01)
+    # Codes of 2 bytes for 16 dimensions blur neighbours; chance would be 0.001.
+    assert recall > 0.1, recall
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])

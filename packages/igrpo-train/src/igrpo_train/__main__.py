@@ -125,7 +125,10 @@ def _index(args: list[str]) -> None:
     from igrpo_train.progress import Progress
     from igrpo_train.search.index import IndexBuilder
 
-    with IndexBuilder(settings) as builder, Progress(builder.num_passages, unit="passage") as progress:
+    with (
+        IndexBuilder(settings) as builder,
+        Progress(builder.num_passages, done=builder.num_encoded, unit="passage") as progress,
+    ):
         folder = builder.run(progress.update)
         progress.note(f"index: {folder}")
 

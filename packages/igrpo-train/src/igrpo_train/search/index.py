@@ -88,6 +88,11 @@ class IndexBuilder:
         """Passages of the corpus."""
         return len(self._corpus)
 
+    @property
+    def num_encoded(self) -> int:
+        """Passages that a build which was stopped has saved."""
+        return sum(len(rows) for path, rows in self._shards() if path.is_file())
+
     def run(self, on_progress: Callable[[int, Mapping[str, float]], object] = lambda done, figures: None) -> Path:
         """Do what is left to do.
 
