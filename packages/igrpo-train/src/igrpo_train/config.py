@@ -17,7 +17,7 @@ from typing import Final, Literal
 from igrpo_theory.expansion import BudgetMode, Scheme, cap_at_step
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.values import Criterion
-from igrpo_train.checks import amount, check, check_fields, count, fraction, natural, positive, seed
+from igrpo_train.checks import amount, check, check_fields, count, fraction, is_url, natural, positive, seed
 from igrpo_train.rewards import TruncatedRule
 from igrpo_train.systems import System
 
@@ -28,6 +28,16 @@ History = Literal["documents", "everything"]
 OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
+
+FREE_ON_RESUME: Final = (
+    "run.",
+    "retrieval.url",
+    "retrieval.timeout_s",
+    "retrieval.retries",
+    "retrieval.connections",
+    "retrieval.device",
+)
+"""Names, or what they start with, that may change when a run goes on: where it is written, how passages are reached."""
 
 _TEMPLATE: Final = """\
 Answer the question below. You may look things up in an encyclopedia before you answer.
@@ -133,16 +143,42 @@ class Agent:
 class Retrieval:
     """The search engine behind <search>."""
 
-    kind: Literal["bm25", "miniature"] = "bm25"
-    """bm25 indexes data.corpus; miniature asks the built-in world that data.corpus names."""
+    kind: Literal["bm25", "dense", "http", "miniature"] = "bm25"
+    """bm25 indexes data.corpus, dense searches retrieval.index, http asks a server, miniature its built-in world."""
     k1: float = 0.9
     """BM25: how fast repeated words stop counting."""
     b: float = 0.4
     """BM25: how much long passages are discounted, 0 to 1."""
+    index: str = ""
+    """Dense: folder that `igrpo-train index` wrote for data.corpus."""
+    encoder: str = ""
+    """Dense: model that encodes queries, a hub id or a folder; empty takes the one that the index names."""
+    device: str = "cpu"
+    """Dense: where queries are encoded and, with faiss-gpu, searched; cpu, cuda or cuda:0."""
+    url: str = "http://127.0.0.1:8000/retrieve"
+    """HTTP: address of a Search-R1-compatible server, such as `igrpo-train serve`."""
+    timeout_s: float = 60.0
+    """HTTP: longest wait for one reply, in seconds."""
+    retries: int = 10
+    """HTTP: further tries of a failed request, after 0.5 s at first and 30 s at last: 10 wait for 2 to 3 minutes."""
+    batch: int = 256
+    """Queries that one request (http) or one pass of the encoder (dense) holds at most."""
+    connections: int = 4
+    """HTTP: requests under way at the same time."""
 
     def __post_init__(self) -> None:
         check("retrieval.k1", self.k1, amount(self.k1), "finite and at least 0")
         check("retrieval.b", self.b, fraction(self.b), "between 0 and 1")
+        remedy = "build one with igrpo-train index"
+        check("retrieval.index", self.index, self.kind != "dense" or bool(self.index.strip()), "a folder", remedy)
+        # Not shown: the address is what may hold a password.
+        check(
+            "retrieval.url", "one with '@'", "@" not in self.url, "free of passwords", "it is written into run folders"
+        )
+        check("retrieval.url", self.url, is_url(self.url), "an address like http://127.0.0.1:8000/retrieve")
+        check_fields("retrieval.", self, "timeout_s", positive, "finite and above 0")
+        check_fields("retrieval.", self, "retries", natural, "at least 0")
+        check_fields("retrieval.", self, "batch connections", count, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

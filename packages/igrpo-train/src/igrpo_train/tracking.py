@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from igrpo_train.config import Recipe
+from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.errors import DiskError
 from igrpo_train.recipes import recipe_to_toml, to_dict
 from igrpo_train.settings import changes
@@ -256,7 +256,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to resume under another recipe; where and how often to write may change."""
+    """Refuse to resume under another recipe."""
     if not config.is_file():
         raise FileNotFoundError(f"run.folder must hold a run to resume, got {str(config.parent)!r}: leave out --resume")
     try:
@@ -265,7 +265,7 @@ def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder"
         ) from error
-    changed = {name: pair for name, pair in changes(read, settings).items() if not name.startswith("run.")}
+    changed = {name: pair for name, pair in changes(read, settings).items() if not name.startswith(FREE_ON_RESUME)}
     if changed:
         listed = ", ".join(f"{name} = {now} (was {made})" for name, (made, now) in changed.items())
         raise ValueError(
