@@ -7,8 +7,6 @@ Every request is one query of five words of a passage, and every reply is checke
 """
 
 import json
-import os
-import platform
 import signal
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import tyro
 
+from benchmarks.reporting import machine, report
 from igrpo_train.question import read_passages
 
 
@@ -69,7 +68,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
             name: {"median": median(run[name] for run in runs), "all": [run[name] for run in runs]}
             for name in ("requests_per_s", "p50_ms", "p99_ms")
         },
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "machine": machine(),
     }
 
 
@@ -149,10 +148,7 @@ def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
     figures = measure(arguments)
-    print(table(figures))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report(table(figures), figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Three comparisons, alternating in one run, of a policy that stays as it is:
 Ratios are what to compare: seconds depend on the machine.
 """
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ import numpy as np
 import tyro
 from jaxtyping import Float, Int, UInt64
 
-from benchmarks.watched import WatchedTrainer, machine, watched_trainer
+from benchmarks.reporting import machine, report
+from benchmarks.watched import WatchedTrainer, watched_trainer
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import question_keys
 from igrpo_train.question import Question
@@ -149,7 +149,7 @@ def _collect(
     trees: WatchedTrainer, agent: SearchAgent, questions: Sequence[Question], step: int, rule: GrowthRule
 ) -> tuple[Rollout, float]:
     """A rollout on the random numbers of a training step, and the seconds of its phases."""
-    phases = Phases()
+    phases = Phases(trees.phases.clock)
     keys = question_keys(trees.recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
     temperature = trees.recipe.sampling.temperature
     rollout = collect(agent, questions, keys, rule, temperature=temperature, phases=phases)
@@ -246,10 +246,7 @@ def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
     figures = measure(arguments)
-    print(table(figures))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report(table(figures), figures, arguments.json)
 
 
 if __name__ == "__main__":

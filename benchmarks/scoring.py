@@ -7,9 +7,7 @@ no child is their share of the prefilled tokens. The official way computes each 
 timed on the same trees, right after each step. Shares and ratios are what to compare: seconds depend on the machine.
 """
 
-import json
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from benchmarks.watched import WatchedTrainer, machine, watched_trainer
+from benchmarks.reporting import machine, report
+from benchmarks.watched import WatchedTrainer, watched_trainer
 from igrpo_theory.tree import NodeStatus
 from igrpo_train.rollout import Rollout
 from igrpo_train.search.session import Prompt, context_segments
@@ -98,7 +97,7 @@ def unexpanded_tokens(rollout: Rollout) -> int:
 def whole_prompt_scores(trainer: WatchedTrainer) -> tuple[float, int]:
     """Seconds and tokens of scoring the same nodes, a stage at a time, each with its whole prompt."""
     agent, tree = trainer.agent, trainer.rollout.tree
-    start, tokens = time.perf_counter(), 0
+    start, tokens = trainer.phases.clock(), 0
     for depth in range(1, int(tree.depth.max()) + 1):
         nodes = np.flatnonzero((tree.depth == depth) & ~np.isnan(tree.score)).tolist()
         if not nodes:
@@ -109,7 +108,7 @@ def whole_prompt_scores(trainer: WatchedTrainer) -> tuple[float, int]:
         prefix = agent.sampler.prefill(None, rows, contexts, [()] * len(nodes))
         answers = [prompt.question.answers for prompt in prompts if isinstance(prompt, Prompt)]
         tokens += sum(map(len, contexts)) + agent.scorer.score(prefix, rows, answers).tokens
-    return time.perf_counter() - start, tokens
+    return trainer.phases.clock() - start, tokens
 
 
 def table(measured: dict[str, Any]) -> str:
@@ -149,10 +148,7 @@ def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
     figures = measure(arguments)
-    print(table(figures))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report(table(figures), figures, arguments.json)
 
 
 if __name__ == "__main__":

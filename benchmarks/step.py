@@ -6,9 +6,6 @@ Steps are real training steps; the first ones are left out. Shares and medians a
 the machine.
 """
 
-import json
-import os
-import platform
 import resource
 import tempfile
 from dataclasses import dataclass, replace
@@ -18,6 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from benchmarks.reporting import machine, report
 from igrpo_train.recipes import load_recipe
 from igrpo_train.trainer import Trainer
 
@@ -31,6 +29,8 @@ class Arguments:
 
     recipe: Annotated[Path, tyro.conf.Positional] = Path("recipes/miniature/igrpo.toml")
     """Recipe to run."""
+    set: tuple[str, ...] = ()
+    """Settings that differ from the recipe's, as NAME=VALUE."""
     steps: int = 12
     """Measured steps."""
     skip: int = 3
@@ -42,7 +42,8 @@ class Arguments:
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Run the steps; medians over the measured ones."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--validation.every=0", f"--run.folder={folder}/run", f"--steps={arguments.skip + arguments.steps}"]
+        fixed = ("validation.every=0", f"run.folder={folder}/run", f"steps={arguments.skip + arguments.steps}")
+        flags = [f"--{setting}" for setting in (*fixed, *arguments.set)]
         recipe = load_recipe([str(arguments.recipe), *flags])
         recipe = replace(recipe, run=replace(recipe.run, checkpoint_every=0))
         lines: list[dict[str, float]] = []
@@ -60,7 +61,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         "tokens": tokens,
         "scoring_share_of_rollout": seconds["scoring"] / rollout,
         "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "machine": machine(),
     }
 
 
@@ -86,10 +87,7 @@ def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
     figures = measure(arguments)
-    print(table(figures))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report(table(figures), figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,17 @@
 
     python -m benchmarks.tree_vs_path recipes/miniature/igrpo.toml --train-steps 40 --num-questions 16
     python -m benchmarks.tree_vs_path recipes/smollm2/hotpotqa.toml --model FOLDER --questions FILE --corpus FILE \
-        --scripted --turns 4 --branches 5 --passages 3 --num-questions 1 --markdown table.md --json figures.json
+        --scripted --turns 4 --branches 5 --passages 3 --num-questions 1 --json figures.json
 
 The same rows train the same weights, in turns: each measurement is one `Updater.update` in a process of its own, after
 a small one that warms up. Advantages are random: they change no cost, and no row is left out for having none.
 `official` counts a row with its whole prompt for every turn of every path, which `path` packing computes;
-`append` counts one row a path, with its question, responses and observations once; `unique` counts each shared token
+`append` counts one row a path (both as `igrpo_train.accounting` defines them); `unique` counts each shared token
 once, which `tree` packing computes where the budget of a pass does not cut.
 """
 
-import json
 import multiprocessing
-import os
 import pickle
-import platform
 import resource
 import tempfile
 import time
@@ -29,8 +26,10 @@ import torch
 import tyro
 from accelerate import Accelerator
 
+from benchmarks.reporting import machine, report
 from benchmarks.scripted import ScriptedSampler
 from igrpo_theory.randomness import question_keys
+from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import Packing, Recipe
 from igrpo_train.data import load_questions, load_retriever
 from igrpo_train.learn.batch import collate
@@ -40,9 +39,7 @@ from igrpo_train.learn.update import Updater
 from igrpo_train.policy import load_policy
 from igrpo_train.recipes import load_recipe
 from igrpo_train.rollout import Rollout, collect
-from igrpo_train.search.prompting import Prompting
 from igrpo_train.search.scoring import AnswerScorer
-from igrpo_train.search.session import Prompt, Turn
 from igrpo_train.setup import build_agent
 from igrpo_train.tracking import Phases
 from igrpo_train.trainer import Trainer
@@ -86,8 +83,6 @@ class Arguments:
     """Updates in one measurement."""
     json: Path | None = None
     """Where to write the figures."""
-    markdown: Path | None = None
-    """Where to write the table."""
 
 
 class Job(NamedTuple):
@@ -134,7 +129,7 @@ def resolve(arguments: Arguments, folder: str) -> Recipe:
     )
 
 
-def grow(arguments: Arguments, recipe: Recipe) -> tuple[Rollout, Prompting]:
+def grow(arguments: Arguments, recipe: Recipe) -> Rollout:
     """Trees of the first questions, by the policy or by the script."""
     checkpoint = None
     if arguments.train_steps:
@@ -150,8 +145,7 @@ def grow(arguments: Arguments, recipe: Recipe) -> tuple[Rollout, Prompting]:
     keys = question_keys(recipe.seed, 0, np.arange(len(questions)), [question.id for question in questions])
     rule = recipe.growth_rule(step=0)
     policy.model.eval()
-    rollout = collect(agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=Phases())
-    return rollout, agent.prompting
+    return collect(agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=Phases())
 
 
 def rows_of(rollout: Rollout) -> list[TurnRow]:
@@ -160,28 +154,17 @@ def rows_of(rollout: Rollout) -> list[TurnRow]:
     return pack_paths(rollout.tree, rollout.paths, advantages, np.ones(len(rollout.paths.leaf), dtype=bool))
 
 
-def count_tokens(rollout: Rollout, rows: list[TurnRow], prompting: Prompting, budget: int) -> dict[str, int]:
+def count_tokens(rollout: Rollout, rows: list[TurnRow], budget: int) -> dict[str, int]:
     """Tokens that the ways of laying paths out compute."""
-    append = 0
-    for path in range(len(rollout.paths.leaf)):
-        prompt = rollout.tree.payload[int(rollout.paths.question[path])]
-        assert isinstance(prompt, Prompt)
-        append += len(prompt.head_ids) + len(prompt.tail_ids)
-        for node in rollout.paths.nodes[path, : rollout.paths.length[path]].tolist():
-            turn = rollout.tree.payload[node]
-            assert isinstance(turn, Turn)
-            shown = turn.response_ids
-            if prompting.agent.history == "documents":
-                shown = prompting.action_ids(turn.response_ids, turn.action)
-            append += len(turn.response_ids) + len(turn.history_ids) - len(shown)
+    others = comparison_tokens(rollout, np.ones(len(rollout.paths.leaf), dtype=bool), budget=1, forced=None)
     sequences = [row.context_ids + row.response_ids for row in rows]
     unique = plant([sequences[k] for k in lexicographic_order(sequences)])
     return {
         "questions": len(rollout.questions),
         "paths": len(rollout.paths.leaf),
         "rows": len(rows),
-        "official": sum(map(len, sequences)),
-        "append": append,
+        "official": int(others["official/training"]),
+        "append": int(others["append/training"]),
         "unique": len(unique.ids),
         "tree": sum(collate(part, 0, packing="tree").num_tokens for part in micro_batches(rows, budget, "tree")),
     }
@@ -286,7 +269,7 @@ def main() -> None:
     arguments = tyro.cli(Arguments, description=__doc__)
     with tempfile.TemporaryDirectory() as folder:
         recipe = resolve(arguments, folder)
-        rollout, prompting = grow(arguments, recipe)
+        rollout = grow(arguments, recipe)
         rows = rows_of(rollout)
         held = Path(folder) / "rows"
         held.write_bytes(pickle.dumps(rows))
@@ -297,17 +280,11 @@ def main() -> None:
             "tokens_per_pass": recipe.optimiser.tokens_per_micro_batch,
             "repeats": arguments.repeats,
             "kl": list(arguments.kl),
-            "tokens": count_tokens(rollout, rows, prompting, recipe.optimiser.tokens_per_micro_batch),
+            "tokens": count_tokens(rollout, rows, recipe.optimiser.tokens_per_micro_batch),
             "training": alternate(arguments, recipe, held) if arguments.repeats else {},
-            "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+            "machine": machine(),
         }
-    text = table(figures)
-    print(text)
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(text + "\n", encoding="utf-8")
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report(table(figures), figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """watched: a recipe and overrides -> a trainer whose steps are taken one by one, with the trees that they grew."""
 
-import os
-import platform
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +10,7 @@ from igrpo_theory.growth import GrowthRule
 from igrpo_train.accounting import comparison_tokens
 from igrpo_train.recipes import load_recipe
 from igrpo_train.rollout import Rollout
+from igrpo_train.tracking import Phases
 from igrpo_train.trainer import Metrics, Trainer
 
 
@@ -37,8 +35,8 @@ class WatchedTrainer(Trainer):
 def watched_trainer(recipe: Path, overrides: tuple[str, ...], folder: Path) -> WatchedTrainer:
     """A trainer that validates and records nothing.
 
-    The learning rate is so small that the policy stays the one that was given: every step is a repeat. On a CPU, clocks
-    show seconds of the process from then on, so that other programs on a busy machine count little.
+    The learning rate is so small that the policy stays the one that was given: every step is a repeat. On a CPU, its
+    phases count seconds of the process, so that other programs on a busy machine count little.
 
     Args:
         recipe: recipe file.
@@ -51,10 +49,5 @@ def watched_trainer(recipe: Path, overrides: tuple[str, ...], folder: Path) -> W
     loaded = load_recipe([str(recipe), *flags])
     trainer = WatchedTrainer(replace(loaded, run=replace(loaded.run, checkpoint_every=0)))
     if trainer.accelerator.device.type == "cpu":
-        time.perf_counter = time.process_time
+        trainer.phases = Phases(time.process_time)
     return trainer
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()}

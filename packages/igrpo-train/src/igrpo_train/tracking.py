@@ -18,7 +18,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,9 +50,14 @@ class Phase:
 
 
 class Phases:
-    """Adds up seconds and tokens of the phases of a step."""
+    """Adds up seconds and tokens of the phases of a step.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds from any start.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self._phases: dict[PhaseName, Phase] = {name: Phase() for name in get_args(PhaseName)}
         self.recomputed_tokens = 0
         """Context tokens that the sampler ran once more because they had been evicted; the caller adds them."""
@@ -61,11 +66,11 @@ class Phases:
     def measure(self, name: PhaseName) -> Iterator[Phase]:
         """Time a block, also when it fails; the block adds its tokens to the phase that it is given."""
         phase = self._phases[name]
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield phase
         finally:
-            phase.seconds += time.perf_counter() - start
+            phase.seconds += self.clock() - start
 
     def take(self) -> dict[str, float]:
         """Metrics `time/PHASE_s`, `tokens/PHASE` (not of retrieval) and `tokens/recomputed` since the last call."""
