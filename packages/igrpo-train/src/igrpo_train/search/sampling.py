@@ -5,7 +5,8 @@ by row, draws completions from it and scores forced continuations on it, so that
 answer score and all of its expansions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -52,3 +53,27 @@ class Sampler(Protocol):
     ) -> list[Float[np.ndarray, " L"]]:
         """Log-probability (nats, temperature 1) of every token of a forced continuation of each row."""
         ...
+
+
+@runtime_checkable
+class ColocatedEngine(Protocol):
+    """An engine with weights of its own beside the policy that is trained."""
+
+    def sleep(self) -> None:
+        """Free the device's memory for an update, as far as the device lets it."""
+        ...
+
+    def wake(self, model: Any) -> None:
+        """Take the memory back, load the weights of `model` and forget every prefix of the old ones."""
+        ...
+
+
+@contextmanager
+def updating(sampler: Sampler, model: Any) -> Iterator[None]:
+    """Around an update of `model`: an engine with weights of its own makes room before and takes them over after."""
+    engine = sampler if isinstance(sampler, ColocatedEngine) else None
+    if engine is not None:
+        engine.sleep()
+    yield
+    if engine is not None:
+        engine.wake(model)

@@ -15,11 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from igrpo_theory.randomness import uniforms
-from igrpo_train.search.agent import STOP_STRINGS
+from igrpo_train.search.ending import Ending, eos_ids
 from igrpo_train.search.sampling import Completion, Tokens
-
-_STOP_WINDOW = 16
-"""Ids decoded to look for a closing tag; a tag is never longer."""
 
 
 class CachedRows(NamedTuple):
@@ -42,14 +39,9 @@ class TransformersSampler:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model = model
-        self.tokenizer = tokenizer
         pad = tokenizer.pad_token_id
         self._pad_id = 0 if pad is None else int(pad)
-        eos = model.generation_config.eos_token_id if model.generation_config is not None else None
-        eos_ids = {tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
-        self._eos_ids = {int(token) for token in eos_ids if token is not None}
-        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        self._may_close = np.array([">" in text for text in texts], dtype=bool)
+        self._ending = Ending(tokenizer, range(len(tokenizer)), eos_ids(model, tokenizer))
 
     @torch.no_grad()
     def prefill(self, base: CachedRows | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]) -> CachedRows:
@@ -106,7 +98,7 @@ class TransformersSampler:
                 row = active[column]
                 ids[row].append(int(drawn[column]))
                 logprobs[row].append(float(logprob[column]))
-                ended = self._ended(ids[row])
+                ended = self._ending.of(ids[row])
                 if ended:
                     finish[row] = ended
                     live[row] = False
@@ -117,16 +109,6 @@ class TransformersSampler:
                 state, drawn, active = _select(state, np.flatnonzero(keep)), drawn[keep], active[keep]
             state = self._append(state, [(int(token),) for token in drawn], logits_to_keep=1)[0]
         return [Completion(tuple(i), tuple(p), f) for i, p, f in zip(ids, logprobs, finish, strict=True)]
-
-    def _ended(self, token_ids: list[int]) -> str:
-        last = token_ids[-1]
-        if last in self._eos_ids:
-            return "eos"
-        if last < len(self._may_close) and not self._may_close[last]:
-            return ""
-        text = self.tokenizer.decode(token_ids[-_STOP_WINDOW:])
-        assert isinstance(text, str)
-        return "stop" if any(stop in text.lower() for stop in STOP_STRINGS) else ""
 
     def _append(
         self, state: CachedRows | None, segments: Sequence[Tokens], *, logits_to_keep: int
