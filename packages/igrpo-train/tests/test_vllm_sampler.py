@@ -10,6 +10,8 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vllm: make test-vllm"),
+    # vLLM imports deprecated parts of torch: torch.jit.script_method, torch.distributed.reduce_op.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
 TOLERANCE = 1e-4
@@ -83,7 +85,9 @@ class Pair:
 @pytest.fixture(scope="module", params=["tied qwen2", "untied llama"])
 def pair(request, toy_tokenizer):
     """One engine a kind for all tests of this file: it takes seconds to start."""
-    return Pair(toy_tokenizer, request.param)
+    tokenizer = copy.deepcopy(toy_tokenizer)
+    tokenizer.add_tokens([">."])
+    return Pair(tokenizer, request.param)
 
 
 @pytest.fixture
@@ -202,12 +206,6 @@ def test_siblings_of_neighbouring_keys_follow_the_model(pair):
     assert stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-6
 
 
-def _past_the_tag(tokenizer):
-    """Ids of an answer whose last one runs past the closing tag."""
-    [longer] = [token for token in range(len(tokenizer)) if tokenizer.decode([token]) == ">\n<"][:1]
-    return (*tokenizer("<answer>x</answer", add_special_tokens=False)["input_ids"], longer)
-
-
 @pytest.mark.parametrize(
     ("text", "finish"),
     [
@@ -217,16 +215,14 @@ def _past_the_tag(tokenizer):
         ("x</aNsWeR>", "stop"),
         ("a > b </think>", "length"),
         ("end<|im_end|>", "eos"),
-        (None, "stop"),
+        # Its last id runs past the tag; ids are never cut.
+        ("<answer>x</answer>.", "stop"),
     ],
 )
-def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(pair, toy_tokenizer, monkeypatch, text, finish):
+def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(pair, monkeypatch, text, finish):
     from igrpo_train.search import vllm_sampler
 
-    if text is None:
-        script = _past_the_tag(toy_tokenizer)
-    else:
-        script = tuple(toy_tokenizer(text, add_special_tokens=False)["input_ids"])
+    script = tuple(pair.policy.tokenizer(text, add_special_tokens=False)["input_ids"])
     parameters = vllm_sampler.generation_parameters
     force = {"force": [*script, 5, 5, 5, 5, 5], "slot": 0}
     monkeypatch.setattr(
@@ -347,7 +343,7 @@ def test_a_context_longer_than_the_engine_s_limit_is_refused(pair):
 
 
 def test_a_cache_that_cannot_hold_one_row_is_refused_by_its_setting(toy_tokenizer):
-    with pytest.raises(ValueError, match=r"sampling.cache_gib .* one row of 457 tokens, got '.*': raise it, or lower"):
+    with pytest.raises(ValueError, match=r"sampling.cache_gib .* one row of 457 tokens, got .*: raise it, or lower"):
         _start(_make_policy(toy_tokenizer, "untied llama"), cache_gib=1e-4)
 
 
