@@ -51,9 +51,7 @@ def _start(policy, **settings):
     from igrpo_train.search.vllm_sampler import VllmSampler
 
     sampling = Sampling(**({"engine": "vllm", "cache_gib": 0.05, "block_tokens": BLOCK} | settings))
-    return VllmSampler(
-        policy, Model(dtype="float32"), sampling, Agent(max_prompt_tokens=200, max_response_tokens=40)
-    )
+    return VllmSampler(policy, Model(dtype="float32"), sampling, Agent(max_prompt_tokens=200, max_response_tokens=40))
 
 
 class Pair:
@@ -226,7 +224,9 @@ def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(pair, monkey
     parameters = vllm_sampler.generation_parameters
     force = {"force": [*script, 5, 5, 5, 5, 5], "slot": 0}
     monkeypatch.setattr(
-        vllm_sampler, "generation_parameters", lambda *given, **named: parameters(*given, **named) | {"extra_args": force}
+        vllm_sampler,
+        "generation_parameters",
+        lambda *given, **named: parameters(*given, **named) | {"extra_args": force},
     )
     prefix = pair.vllm.prefill(None, np.arange(1), [(5, 6)])
     limit = len(script) + 5 if finish != "length" else len(script)
@@ -335,9 +335,7 @@ def test_a_context_longer_than_the_engine_s_limit_is_refused(pair):
     prefix = pair.vllm.prefill(None, np.arange(1), [(5,) * 200])
     message = rf"must fit the engine's {pair.vllm.limit} positions, got 500: raise agent.max_prompt_tokens"
     with pytest.raises(ValueError, match=message):
-        pair.vllm.generate(
-            prefix, np.array([0]), [()], np.zeros(1, dtype=np.uint64), temperature=1.0, max_tokens=300
-        )
+        pair.vllm.generate(prefix, np.array([0]), [()], np.zeros(1, dtype=np.uint64), temperature=1.0, max_tokens=300)
     with pytest.raises(ValueError, match=message):
         pair.vllm.score(prefix, np.array([0]), [(5,) * 300])
 
