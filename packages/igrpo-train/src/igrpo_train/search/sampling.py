@@ -45,7 +45,7 @@ class Sampler(Protocol):
         temperature: float,
         max_tokens: int,
     ) -> list[Completion]:
-        """Draw one completion a row of `rows` (rows may repeat); the randomness of draw k is a function of `keys[k]`."""
+        """Draw one completion a row of `rows` (rows may repeat); the randomness of draw k comes from `keys[k]`."""
         ...
 
     def score(

@@ -42,8 +42,13 @@ class Engine:
         self.on_cpu = policy.model.device.type == "cpu"
         self._parameters = vllm.SamplingParams
         self._records: dict[int, list[float]] = {}
-        extra = {"logits_processors": [_forced_decoding(self._records)]} if self.on_cpu else {}
-        self._llm = _start(vllm, policy, {**arguments, **extra})
+        own: dict[str, Any] = {}
+        if self.on_cpu:
+            own["logits_processors"] = [_forced_decoding(self._records)]
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            # Processes were numbered by a launcher: an engine takes its number instead of joining the others.
+            own["distributed_executor_backend"] = "external_launcher"
+        self._llm = _start(vllm, policy, {**arguments, **own})
         self.load(policy.model)
 
     def run(self, prompts: Sequence[Tokens], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
