@@ -3,8 +3,8 @@
     python -m benchmarks.samplers --json samplers.json
 
 One stage of trees: 8 questions, 8 nodes each, whose histories hold a search and passages of 100 words. Roots are
-prefilled, then the 64 nodes as their extensions; all nodes are scored, and each writes one response. Responses have a
-fixed length, so that both engines write the same number of tokens. Run it in the virtual environment that has vllm.
+prefilled, then the 64 nodes as their extensions; all nodes are scored, and each writes one response. No end-of-sequence
+id ends a response, so that both engines write about as many tokens. Run it in the virtual environment that has vllm.
 Ratios and shares are what to compare.
 """
 
@@ -46,7 +46,7 @@ class Arguments:
     model: Path = field(default_factory=smollm2_folder)
     """Folder of the policy."""
     response_tokens: int = 64
-    """Tokens of every response."""
+    """Tokens of every response that closes no tag before."""
     passages: int = 1
     """Passages of a history; the recipes of the paper bring 3."""
     engines: tuple[Engine, ...] = ("transformers", "vllm")
@@ -142,7 +142,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     policy = load_policy(Model(path=str(arguments.model), dtype="float32", device="cpu"))
     # No end-of-sequence id: no response ends early.
     policy.tokenizer.eos_token = None
-    policy.model.generation_config.eos_token_id = None  # type: ignore[union-attr]  # a causal model has one
+    policy.model.generation_config.eos_token_id = None
     agent = Agent(max_prompt_tokens=768, max_response_tokens=max(arguments.response_tokens, 64))
     prompting = Prompting(policy.tokenizer, agent, Scoring(), policy.context_limit)
     work = workload(prompting, arguments.passages)
@@ -218,7 +218,8 @@ def table(figures: dict[str, Any]) -> str:
     lines.append("")
     for name, side in figures["engines"].items():
         wall, cpu = side["scoring_share_of_rollout"], side["scoring_share_of_rollout_cpu"]
-        lines.append(f"Answer scoring, {name}: {wall:.1%} of rollout time ({cpu:.1%} of its CPU time).")
+        share = f"Answer scoring, {name}: {wall:.1%} of rollout time ({cpu:.1%} of its CPU time)"
+        lines.append(f"{share}; {side['tokens_written']} tokens were written.")
     lines.append(f"Largest difference of an answer score: {figures['largest_score_difference']:.1e}.")
     return "\n".join(lines)
 

@@ -141,7 +141,10 @@ def test_an_engine_with_weights_of_its_own_sleeps_through_the_update_and_wakes_w
     calls = []
 
     class Plain:
-        prefill = generate = score = None
+        def prefill(self):
+            raise NotImplementedError
+
+        generate = score = prefill
 
     class Colocated(Plain):
         def sleep(self):

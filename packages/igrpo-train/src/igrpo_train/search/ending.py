@@ -11,7 +11,7 @@ Example:
     >>> ending.of([0, 1]), ending.of([0, 1, 2]), ending.of([0, 3])
     ('', 'stop', 'eos')
     >>> ending.first([0, 1, 2, 0, 0])
-    (3, 'stop')
+    End(length=3, finish='stop')
 """
 
 from collections.abc import Iterable, Sequence
