@@ -1,7 +1,7 @@
 """particles_ratio: growth and the PyPI package particles on one model -> seconds side by side, log Z, peak memory.
 
-    python -m venv /tmp/particles && /tmp/particles/bin/pip install -r benchmarks/particles/requirements.txt
-    OMP_NUM_THREADS=1 PYTHONPATH=packages/igrpo-theory/src /tmp/particles/bin/python -m benchmarks.particles_ratio
+    python -m venv .venv-particles && .venv-particles/bin/pip install -r benchmarks/particles/requirements.txt
+    OMP_NUM_THREADS=1 PYTHONPATH=packages/igrpo-theory/src .venv-particles/bin/python -m benchmarks.particles_ratio
 
 The model: a policy tree of 4 turns, growing with 10**6 nodes a stage. particles runs the same Feynman-Kac model: states
 are nodes of the policy tree, log G = gamma val but 0 at the last turn, and it resamples at every step. Its children are
@@ -28,7 +28,9 @@ from igrpo_theory import (
     GrowthRule,
     PolicyTree,
     PolicyTreeWorld,
+    RolloutTree,
     draw_expansions,
+    expansion_probabilities,
     fold,
     grow,
     log_partition,
@@ -36,6 +38,7 @@ from igrpo_theory import (
     random_policy_tree,
 )
 from igrpo_theory.expansion import Scheme
+from igrpo_theory.randomness import spaced_keys
 
 TURNS, GAMMA, SEED = 4, 1.0, 3
 TARGETS = {"multinomial": 0.8, "systematic": 1.3, "loop": 50.0, "memory_gib": 1.0}
@@ -59,7 +62,7 @@ def particle_filter(policy: PolicyTree) -> Any:
     """The same model for particles: its class of Feynman-Kac models, filled in."""
     base: Any = importlib.import_module("particles").FeynmanKac
     world = PolicyTreeWorld(policy)
-    first, cdf = world._first_child, world._cdf
+    first, cdf = world._first_child, (world._ends + 0.5) / 2.0**52
     log_weight = GAMMA * policy.value
 
     class Model(base):  # type: ignore[misc]
@@ -176,6 +179,65 @@ def measure(num_nodes: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def milliseconds(run: Callable[[], object], rounds: int) -> float:
+    """Median CPU time of a call; a first one is thrown away."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.process_time()
+        run()
+        times.append(1e3 * (time.process_time() - start))
+    return median(times[1:])
+
+
+def profile(num_nodes: int, rounds: int) -> str:
+    """Where the time of one stage goes on both sides, part by part, as a Markdown table of milliseconds."""
+    policy = model()
+    world, resampling = PolicyTreeWorld(policy), importlib.import_module("particles.resampling")
+    rule = GrowthRule(budget=num_nodes, cap=num_nodes, gamma=GAMMA, criterion="score", turn_limit=TURNS)
+    keys = question_keys(SEED, 0, np.arange(1), ["benchmark"])
+    growth = grow(world, np.zeros(1, dtype=np.int64), keys, rule)
+    tree, (_, stage, _) = growth.tree, growth.stages
+    nodes, question, budget = stage.nodes, tree.question[stage.nodes], np.array([num_nodes])
+    values, states, filter_model = tree.value[nodes], np.asarray(tree.payload)[nodes], particle_filter(policy)
+    parents, local = np.repeat(nodes, stage.counts), np.arange(num_nodes)
+    proposal = world.propose(tree, parents, spaced_keys(keys, local))
+    node_bytes = 4 * 4 + 2 * 8 + 1 + 8  # four numbers of 32 bits, score and value, status, payload
+
+    def draw(scheme: Scheme) -> np.ndarray:
+        return draw_expansions(stage.probabilities, question, budget, num_nodes, keys, scheme)
+
+    def append() -> None:
+        fresh = RolloutTree[int].plant(np.zeros(1, dtype=np.int64), capacity=1 + num_nodes)
+        fresh.append(np.zeros(num_nodes, dtype=np.int64), proposal.payloads, proposal.terminal, TURNS, local)
+
+    rows: list[tuple[str, Callable[[], object] | None, Callable[[], object] | None]] = [
+        ("keys", lambda: spaced_keys(keys, local), None),
+        (
+            "a turn a node",
+            lambda: world.propose(tree, parents, spaced_keys(keys, local)),
+            lambda: filter_model.M(1, states),
+        ),
+        ("scores", lambda: world.score(tree, nodes), lambda: filter_model.logG(1, states, states)),
+        (
+            "softmax",
+            lambda: expansion_probabilities(values, question, GAMMA),
+            lambda: resampling.Weights(lw=GAMMA * values),
+        ),
+        ("multinomial draw", lambda: draw("capped"), lambda: resampling.multinomial(stage.probabilities, num_nodes)),
+        ("systematic draw", lambda: draw("systematic"), lambda: resampling.systematic(stage.probabilities, num_nodes)),
+        ("counts to parents", lambda: np.repeat(nodes, stage.counts), None),
+        ("tree", append, None),
+        ("first touch of 45 bytes a node", lambda: np.empty(node_bytes * num_nodes, np.uint8).fill(1), None),
+    ]
+    lines = ["| milliseconds a stage | ours | theirs |", "|---|---|---|"]
+    for name, *sides in rows:
+        lines.append(
+            " | ".join([f"| {name}", *("" if run is None else f"{milliseconds(run, rounds):.1f}" for run in sides)])
+            + " |"
+        )
+    return "\n".join(lines)
+
+
 def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
     lines = ["| | ours, s | theirs, s | times their speed | range | target |", "|---|---|---|---|---|---|"]
@@ -203,7 +265,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--memory", action="store_true", help="print the peak memory of one growth, in GiB")
+    parser.add_argument("--profile", action="store_true", help="print where the time of one stage goes")
     options = parser.parse_args()
+    if options.profile:
+        print(profile(options.nodes, options.rounds))
+        return
     if options.memory:
         grow_once(model(), options.nodes, "capped", options.nodes)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

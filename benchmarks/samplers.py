@@ -126,13 +126,14 @@ def play(
     scorer = AnswerScorer(sampler, prompting, prompting.scoring)
     nodes = np.arange(len(work.histories))
     with watch.measure("prefill"):
-        roots = sampler.prefill(None, np.arange(len(work.heads)), work.heads)
-        prefix = sampler.prefill(roots, work.owners, work.histories)
+        # A tail of a root is computed with it, as in trees.
+        roots = sampler.prefill(None, np.arange(len(work.heads)), work.heads, work.tails[::WIDTH])
+        prefix = sampler.prefill(roots, work.owners, work.histories, work.tails)
     with watch.measure("scoring"):
-        scores = scorer.score(prefix, nodes, work.tails, work.answers)
+        scores = scorer.score(prefix, nodes, work.answers)
     with watch.measure("generation"):
         keys = nodes.astype(np.uint64)
-        written = sampler.generate(prefix, nodes, work.tails, keys, temperature=1.0, max_tokens=response_tokens)
+        written = sampler.generate(prefix, nodes, keys, temperature=1.0, max_tokens=response_tokens)
     return scores, sum(len(completion.token_ids) for completion in written)
 
 

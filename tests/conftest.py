@@ -1,8 +1,12 @@
 """fixtures: small training runs of the miniature agent, seconds each."""
 
+import sys
 from pathlib import Path
 
 import pytest
+
+# For retrieval_servers.
+sys.path.append(str(Path(__file__).parents[1] / "packages" / "igrpo-train" / "tests"))
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "miniature" / "igrpo.toml"
 

@@ -9,7 +9,7 @@ import pytest
 class ScriptedSampler:
     """An engine without a model: a response is a function of context and random stream, as a real one's is.
 
-    A prefix is the list of its contexts. With `fixed`, every response is that text.
+    A prefix is the list of its contexts, each with its tail apart. With `fixed`, every response is that text.
     """
 
     def __init__(self, tokenizer, fixed=None):
@@ -17,23 +17,27 @@ class ScriptedSampler:
         self.fixed = fixed
         self.generated = []
 
-    def prefill(self, base, rows, segments):
-        contexts = [()] * len(segments) if base is None else [base[row] for row in rows]
-        return [(*context, *segment) for context, segment in zip(contexts, segments, strict=True)]
+    def prefill(self, base, rows, segments, tails):
+        stems = [()] * len(segments) if base is None else [base[row][0] for row in rows]
+        return [((*stem, *segment), tail) for stem, segment, tail in zip(stems, segments, tails, strict=True)]
 
-    def generate(self, prefix, rows, tails, keys, *, temperature, max_tokens):
+    def generate(self, prefix, rows, keys, *, temperature, max_tokens):
         from igrpo_train.search.sampling import Completion
 
         self.generated.append(len(rows))
         completions = []
-        for row, tail, key in zip(rows, tails, keys, strict=True):
-            words = self.tokenizer.decode((*prefix[row], *tail)).split()
+        for row, key in zip(rows, keys, strict=True):
+            stem, tail = prefix[row]
+            words = self.tokenizer.decode((*stem, *tail)).split()
             ids = tuple(self.tokenizer(self._respond(words, key, temperature), add_special_tokens=False)["input_ids"])
             completions.append(Completion(ids, (0.0,) * len(ids), "stop"))
         return completions
 
     def score(self, prefix, rows, continuations):
         raise AssertionError("an evaluation scores nothing")
+
+    def take_recomputed(self):
+        return 0
 
     def _respond(self, words, key, temperature):
         """Search for the name, or answer with a candidate, or break the protocol; all of it drawn."""

@@ -84,8 +84,8 @@ def test_records_are_not_overwritten_unless_asked_to_go_on(tmp_path, write, make
     ("changed", "message"),
     [
         ({"temperature": 1.0}, r"temperature must be 0\.0 as in .*settings\.json to resume, got 1\.0: set it back, or"),
-        ({"model.path": "b"}, r"model\.path must be 'a' as in .* to resume, got 'b'"),
-        ({"agent.new": 1}, r"agent\.new must be None as in .* to resume, got 1"),
+        ({"model.path": "b"}, r'model\.path must be "a" as in .* to resume, got "b"'),
+        ({"agent.new": 1}, r"agent\.new must be no value as in .* to resume, got 1"),
     ],
 )
 def test_records_of_other_settings_are_refused_and_the_field_is_named(tmp_path, write, make_record, changed, message):

@@ -1,27 +1,28 @@
-"""Settings of this package's tests. Nothing here imports igrpo_theory, so that the type-checking hook comes first."""
+"""What this package's tests share. The conftest at the root of the repository sets up Hypothesis and type checks."""
 
-import importlib.util
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-sys.path.append(str(Path(__file__).parent))  # for theory_oracles, in every import mode
+sys.path.append(str(Path(__file__).parent))  # for the oracles, in every import mode
+
+from false_alarms import LEVEL, MOST_CHECKS, ROWS
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile("dev", max_examples=25, deadline=None)
-    settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)
-    settings.register_profile("nightly", max_examples=5000, deadline=None)
-    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
-    if "error" not in config.getini("filterwarnings"):
-        config.addinivalue_line("filterwarnings", "error")
-    if importlib.util.find_spec("beartype") and "igrpo_theory" not in sys.modules:
-        from jaxtyping import install_import_hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The level of a check is honest only while there are no more checks than it was set for."""
+    checks = ROWS + sum("alpha" in getattr(item, "fixturenames", ()) for item in items)
+    if checks > MOST_CHECKS:
+        raise pytest.UsageError(
+            f"MOST_CHECKS must cover all statistical checks, got {checks}: raise it (false_alarms.py)"
+        )
 
-        install_import_hook("igrpo_theory", "beartype.beartype")
+
+@pytest.fixture(scope="session")
+def alpha() -> float:
+    """The chance that a statistical test may fail at although everything is right."""
+    return LEVEL
 
 
 @pytest.fixture(scope="session")

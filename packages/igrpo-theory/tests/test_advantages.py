@@ -1,3 +1,5 @@
+from inspect import unwrap
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,6 +102,22 @@ def test_a_reward_that_is_not_finite_is_refused() -> None:
     message = "rewards must be finite for every kept path, got nan for path 1: drop the path with keep instead"
     with pytest.raises(ValueError, match=message):
         group_advantages(make_paths([1, 1], [0, 0]), np.array([1.0, np.nan]), np.zeros((2, 1)))
+
+
+def test_a_turn_reward_that_is_not_finite_is_refused_unless_it_is_padding_or_dropped() -> None:
+    paths, turn_rewards = make_paths([2, 1], [0, 0]), np.array([[0.0, 0.0], [0.0, np.inf]])
+    assert np.isfinite(group_advantages(paths, np.array([1.0, 0.0]), turn_rewards)).all()
+    turn_rewards[0, 1] = np.nan
+    message = "turn_rewards must be finite for every kept path, got nan for path 0, turn 1: drop the path with keep"
+    with pytest.raises(ValueError, match=message):
+        group_advantages(paths, np.array([1.0, 0.0]), turn_rewards)
+    dropped = group_advantages(paths, np.array([1.0, 0.0]), turn_rewards, keep=np.array([False, True]))
+    assert (dropped[0] == 0).all()
+
+
+def test_an_unknown_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="unit must be one of row, trajectory, got turn: choose one of them"):
+        unwrap(group_advantages)(make_paths([1], [0]), np.array([1.0]), np.zeros((1, 1)), unit="turn")
 
 
 @given(data=st.data(), unit=st.sampled_from(["row", "trajectory"]), scale=st.booleans())

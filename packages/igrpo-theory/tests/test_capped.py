@@ -172,6 +172,10 @@ def test_a_large_stage_has_the_mean_field_counts() -> None:
 # Errors
 
 
+def counts_of(rates: list[float], budget: int) -> np.ndarray:
+    return expected_counts(np.array(rates), np.zeros(len(rates), dtype=int), np.array([budget]), 2)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -183,6 +187,10 @@ def test_a_large_stage_has_the_mean_field_counts() -> None:
         (lambda: finite_elasticity(1, 5, 2), "num_active must be at least 2, got 1: a lone node competes with nobody"),
         (lambda: finite_elasticity(3, 0, 2), "budget must be at least 1, got 0"),
         (lambda: capped_law([1, 2], 0, 2), "budget must be at least 1, got 0"),
+        (lambda: capped_law([], 3, 2), "weights must hold at least one node, got none"),
+        (lambda: counts_of([1.0, np.nan], 3), "rates must be at least 0, got nan: they are weights of nodes"),
+        (lambda: counts_of([1.0, -2.0], 3), "rates must be at least 0, got -2.0"),
+        (lambda: counts_of([1.0, 2.0], 0), r"budget must be at least 1 where nodes are active, got \[0\]"),
         (lambda: capped_law([1, 0], 3, 2), r"weights must be positive and finite, got \[1, 0\]: drop nodes"),
         (lambda: capped_law([1, float("nan")], 3, 2), "weights must be positive and finite"),
         (lambda: capped_law([1] * 20, 20, 2), "few enough to enumerate, got 20 at cap 2 and budget 20: use expected"),

@@ -1,4 +1,4 @@
-"""A node is a draw: merging equal children breaks theorem 1, and how. False-alarm rate 1e-6, fixed seeds."""
+"""A node is a draw: merging equal children breaks theorem 1, and how."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from scipy import stats
 from igrpo_theory import (
     MergingWorld,
     PolicyTree,
+    adversarial_policy_tree,
     enumerate_paths,
     grown_laws,
     merged_law,
@@ -25,14 +26,14 @@ TREES = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_growth_that_merges_equal_children_goes_to_another_law(name: str) -> None:
+def test_growth_that_merges_equal_children_goes_to_another_law(name: str, alpha: float) -> None:
     policy, budget = TREES[name], 20_000
     limit, mu = merged_law(policy, 1.0), teacher_law(policy, 1.0)
     laws = grown_laws(policy, 1.0, replicates=10, budget=budget, world=MergingWorld(policy)).laws
     # Once every state is present, the last stage's shares are those of independent draws: no ancestor is shared.
     common = limit * budget * len(laws) >= 300
     z = (laws.mean(axis=0) - limit) / np.sqrt(limit * (1 - limit) / (budget * len(laws)))
-    assert np.abs(z[common]).max() < stats.norm.isf(1e-6 / 2 / common.sum()), z.round(1)
+    assert np.abs(z[common]).max() < stats.norm.isf(alpha / 2 / common.sum()), z.round(1)
     assert total_variation(laws.mean(axis=0), mu) > 0.5 * total_variation(limit, mu) > 0.05
 
 
@@ -41,6 +42,7 @@ def test_growth_that_keeps_them_goes_to_the_teacher(name: str) -> None:
     policy = TREES[name]
     mu = teacher_law(policy, 1.0)
     laws = grown_laws(policy, 1.0, replicates=10, budget=20_000).laws
+    # Ten times the expected distance of 200,000 draws.
     assert total_variation(laws.mean(axis=0), mu) < 0.1 * total_variation(merged_law(policy, 1.0), mu)
 
 
@@ -55,6 +57,15 @@ def test_the_merged_law_forgets_earlier_values_and_earlier_probabilities() -> No
     )
     assert np.allclose(merged_law(changed, 2.0), merged_law(policy, 2.0), rtol=0, atol=1e-15)
     assert total_variation(teacher_law(changed, 2.0), teacher_law(policy, 2.0)) > 0.3
+
+
+def test_merging_is_harmless_in_one_turn_and_refuses_a_tree_that_is_not_padded() -> None:
+    one = random_policy_tree(np.random.default_rng(0), turns=1, branching=4)
+    assert merged_law(one, 2.0).tolist() == teacher_law(one, 2.0).tolist() == one.probability[1:].tolist()
+    with pytest.raises(
+        ValueError, match="policy must be padded, got a path that ends early: use padded.policy..policy"
+    ):
+        merged_law(adversarial_policy_tree("early answers"), 1.0)
 
 
 @pytest.mark.parametrize(("name", "gamma"), [("T3_K27", 1.0), ("T4_K16", 1.0), ("T4_K42", 1.0), ("T5_K108", 1.0)])

@@ -1,8 +1,6 @@
-"""Statistical tests here have fixed seeds and a false-alarm rate of 1e-6 each."""
-
-import time
 import tracemalloc
 from fractions import Fraction
+from inspect import unwrap
 from typing import get_args
 
 import numpy as np
@@ -10,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from theory_oracles import chi_square_p_value, conditioned_law, multinomial_law, sequential_law
+from theory_oracles import chi_square_p_value, multinomial_law, sequential_law
+from wrong_samplers import conditioned_law
 
 from igrpo_theory import (
     GrowthRule,
@@ -23,7 +22,6 @@ from igrpo_theory import (
 )
 from igrpo_theory.expansion import BudgetMode, Scheme, check_scheme
 
-ALPHA = 1e-6
 WEIGHTS = [Fraction(1, 10), Fraction(1, 2), Fraction(3, 20), Fraction(1, 20), Fraction(1, 5)]
 
 
@@ -58,22 +56,22 @@ def draws_of(
         (1, 3, 3),
     ],
 )
-def test_counts_follow_the_one_at_a_time_law(num_nodes: int, budget: int, cap: int) -> None:
+def test_counts_follow_the_one_at_a_time_law(num_nodes: int, budget: int, cap: int, alpha: float) -> None:
     draws = draws_of(WEIGHTS[:num_nodes], budget, cap)
     assert (draws.sum(axis=1) == min(budget, cap * num_nodes)).all()
-    assert chi_square_p_value(draws, sequential_law(WEIGHTS[:num_nodes], budget, cap)) > ALPHA
+    assert chi_square_p_value(draws, sequential_law(WEIGHTS[:num_nodes], budget, cap)) > alpha
 
 
-def test_counts_follow_the_law_for_very_unequal_weights() -> None:
+def test_counts_follow_the_law_for_very_unequal_weights(alpha: float) -> None:
     weights = [Fraction(9_900, 10_000), Fraction(99, 10_000), Fraction(1, 10_000)]
-    assert chi_square_p_value(draws_of(weights, 5, 2), sequential_law(weights, 5, 2)) > ALPHA
-    assert chi_square_p_value(draws_of(weights, 7, 5), sequential_law(weights, 7, 5)) > ALPHA
+    assert chi_square_p_value(draws_of(weights, 5, 2), sequential_law(weights, 5, 2)) > alpha / 2
+    assert chi_square_p_value(draws_of(weights, 7, 5), sequential_law(weights, 7, 5)) > alpha / 2
 
 
-def test_the_chi_square_would_notice_a_near_miss() -> None:
-    assert chi_square_p_value(draws_of(WEIGHTS, 5, 2), conditioned_law(WEIGHTS, 5, 2)) < ALPHA
+def test_the_chi_square_would_notice_a_near_miss(alpha: float) -> None:
+    assert chi_square_p_value(draws_of(WEIGHTS, 5, 2), conditioned_law(WEIGHTS, 5, 2)) < alpha
     lighter = [weight + Fraction(1, 50) for weight in WEIGHTS]
-    assert chi_square_p_value(draws_of(WEIGHTS, 5, 2), sequential_law(lighter, 5, 2)) < ALPHA
+    assert chi_square_p_value(draws_of(WEIGHTS, 5, 2), sequential_law(lighter, 5, 2)) < alpha
 
 
 @pytest.mark.parametrize("cap", [4, 5, 50])
@@ -81,12 +79,12 @@ def test_a_cap_of_at_least_the_budget_is_exactly_the_multinomial(cap: int) -> No
     assert sequential_law(WEIGHTS, 4, cap) == multinomial_law(WEIGHTS, 4)
 
 
-def test_uncapped_means_are_budget_times_probability() -> None:
+def test_uncapped_means_are_budget_times_probability(alpha: float) -> None:
     draws = draws_of(WEIGHTS, 50, 50, repeats=20_000)
     for node, weight in enumerate(WEIGHTS):
         p = float(weight)
         spread = np.sqrt(50 * p * (1 - p) / 20_000)
-        assert abs(draws[:, node].mean() - 50 * p) < stats.norm.isf(ALPHA / 2 / len(WEIGHTS)) * spread
+        assert abs(draws[:, node].mean() - 50 * p) < stats.norm.isf(alpha / 2 / len(WEIGHTS)) * spread
 
 
 # What the cap forces
@@ -111,12 +109,12 @@ def test_a_cap_of_one_gives_every_node_one_child_in_any_budget_mode(
     assert counts.tolist() == [1] * num_nodes
 
 
-def test_nodes_of_no_weight_come_last_and_in_turn_when_the_cap_forces_them() -> None:
+def test_nodes_of_no_weight_come_last_and_in_turn_when_the_cap_forces_them(alpha: float) -> None:
     probabilities = np.tile([1.0, 0.0, 0.0], 2000)
     question = np.repeat(np.arange(2000), 3)
     counts = draw_expansions(probabilities, question, np.full(2000, 3), 2, keys_of(2000)).reshape(2000, 3)
     assert (counts[:, 0] == 2).all()
-    assert abs(counts[:, 1].mean() - 0.5) < stats.norm.isf(ALPHA / 2) * 0.5 / np.sqrt(2000)
+    assert abs(counts[:, 1].mean() - 0.5) < stats.norm.isf(alpha / 2) * 0.5 / np.sqrt(2000)
     free = draw_expansions(probabilities, question, np.full(2000, 3), 3, keys_of(2000)).reshape(2000, 3)
     assert (free == [3, 0, 0]).all()
 
@@ -135,12 +133,12 @@ def test_systematic_counts_are_the_share_rounded_down_or_up(num_nodes: int, budg
     assert (counts <= np.ceil(share + 1e-9)).all()
 
 
-def test_systematic_counts_are_unbiased_and_the_order_of_nodes_is_random() -> None:
+def test_systematic_counts_are_unbiased_and_the_order_of_nodes_is_random(alpha: float) -> None:
     draws = draws_of(WEIGHTS, 3, 3, "systematic")
     for node, weight in enumerate(WEIGHTS):
         share = 3 * float(weight)
         spread = np.sqrt((share % 1) * (1 - share % 1) / len(draws))
-        assert abs(draws[:, node].mean() - share) < stats.norm.isf(ALPHA / 2 / len(WEIGHTS)) * spread
+        assert abs(draws[:, node].mean() - share) < stats.norm.isf(alpha / 2 / len(WEIGHTS)) * spread
     # Nodes 2 and 3 have shares .45 and .15: side by side in a fixed order, they could never both be drawn.
     assert ((draws[:, 2] > 0) & (draws[:, 3] > 0)).any()
 
@@ -232,28 +230,26 @@ def test_expected_expansions_add_up_and_stay_below_the_cap(
 
 @pytest.mark.parametrize("scheme", get_args(Scheme))
 @pytest.mark.parametrize(("num_nodes", "budget"), [(5, 5), (4, 7), (2, 5)])
-def test_draws_have_the_expected_means(scheme: Scheme, num_nodes: int, budget: int) -> None:
+def test_draws_have_the_expected_means(scheme: Scheme, num_nodes: int, budget: int, alpha: float) -> None:
     cap = 3 if scheme in ("capped", "calibrated") else budget
     draws = draws_of(WEIGHTS[:num_nodes], budget, cap, scheme)
     weights = np.array([float(weight) for weight in WEIGHTS[:num_nodes]])
     means = expected_expansions(weights, np.zeros(num_nodes, dtype=int), np.array([budget]), cap, scheme)
     spread = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
-    within = stats.norm.isf(ALPHA / 2 / num_nodes) * spread + 1e-9
+    within = stats.norm.isf(alpha / 2 / num_nodes) * spread + 1e-9
     assert (np.abs(draws.mean(axis=0) - means) <= within).all()
 
 
-# Size
+# Size; speed is in benchmarks/
 
 
 @pytest.mark.parametrize(("cap", "scheme"), [(1, "capped"), (2, "capped"), (10**5, "capped"), (10**5, "systematic")])
-def test_a_stage_of_a_hundred_thousand_children_is_quick(cap: int, scheme: Scheme) -> None:
+def test_a_stage_of_a_hundred_thousand_children_spends_its_budget_within_the_cap(cap: int, scheme: Scheme) -> None:
     budget = 10**5
     probabilities = np.random.default_rng(0).dirichlet(np.ones(budget))
-    start = time.process_time()
     counts = draw_expansions(probabilities, np.zeros(budget, dtype=int), np.array([budget]), cap, keys_of(1), scheme)
     assert counts.sum() == budget
     assert counts.max() <= cap
-    assert time.process_time() - start < 10  # about .2 s on a free core; this bound only catches a change of order
 
 
 def test_a_large_cap_below_the_budget_needs_memory_linear_in_the_budget() -> None:
@@ -302,6 +298,31 @@ def test_a_huge_gamma_is_the_greedy_choice() -> None:
 def test_huge_values_do_not_overflow() -> None:
     probabilities = expansion_probabilities(np.array([1e6, 1e6 - 1, -1e6]), np.zeros(3, dtype=int), 1.0)
     assert probabilities.round(4).tolist() == [0.7311, 0.2689, 0.0]
+
+
+def test_budgets_modes_and_decays_without_meaning_are_refused() -> None:
+    with pytest.raises(ValueError, match="budget must be at least 1, got 0: a stage draws at least one child"):
+        stage_budget("low", 0, np.array([2]))
+    with pytest.raises(ValueError, match="mode must be one of full, mid, low, got half: choose one of them"):
+        unwrap(stage_budget)("half", 5, np.array([2]))
+    with pytest.raises(ValueError, match="cap must be at least 1, got 0"):
+        cap_at_step(0, 10, 3)
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        cap_at_step(2, 10, -1)
+    with pytest.raises(ValueError, match="decay_steps must be at least 0, got -5"):
+        cap_at_step(2, -5, 1)
+
+
+def test_nothing_is_drawn_where_nothing_is_active() -> None:
+    none, nobody = np.zeros(0), np.zeros(0, dtype=int)
+    assert expansion_probabilities(none, nobody, 1.0).tolist() == []
+    for scheme in get_args(Scheme):
+        # A large budget is drawn another way than a small one.
+        budget = np.array([5, 5000])
+        assert draw_expansions(none, nobody, budget, 5000, keys_of(2), scheme).tolist() == []
+        assert expected_expansions(none, nobody, budget, 5000, scheme).tolist() == []
+        alone = draw_expansions(np.array([1.0]), np.array([1]), budget, 5000, keys_of(2), scheme)
+        assert alone.tolist() == [5000]
 
 
 def test_the_stage_budget_of_each_mode() -> None:

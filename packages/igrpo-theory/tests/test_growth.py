@@ -12,13 +12,18 @@ from igrpo_theory import (
     PolicyTreeWorld,
     Proposal,
     RolloutTree,
+    Stream,
     expansion,
+    fold,
     grow,
     question_keys,
     random_policy_tree,
     root_to_leaf_paths,
     stage_budget,
 )
+from igrpo_theory.expansion import Scheme
+from igrpo_theory.randomness import spaced_keys
+from igrpo_theory.segments import LARGE
 
 STATUS = NodeStatus
 
@@ -127,12 +132,58 @@ def test_a_tree_does_not_depend_on_the_rest_of_the_batch(
     world: Recorder, rule: GrowthRule, seed: int, order: Sequence[int]
 ) -> None:
     keys = keys_of(4, seed)
-    together = grow(world, [0] * 4, keys, rule).tree.to_records(int)
-    shuffled = grow(world, [0] * 4, keys[list(order)], rule).tree.to_records(int)
+    together = grow(world, [0] * 4, keys, rule).tree
+    shuffled = grow(world, [0] * 4, keys[list(order)], rule).tree
     for place, slot in enumerate(order):
-        assert shuffled[place]["nodes"] == together[slot]["nodes"]
-    alone = grow(world, [0], keys[[2]], rule).tree.to_records(int)
-    assert alone[0]["nodes"] == together[2]["nodes"]
+        assert nodes_of(shuffled, place) == nodes_of(together, slot)
+    assert nodes_of(grow(world, [0], keys[[2]], rule).tree, 0) == nodes_of(together, 2)
+
+
+def nodes_of(tree: RolloutTree[int], slot: int) -> list[list[float]]:
+    """All that a question's nodes hold, parents by their number in the question's own tree; -9 for no number."""
+    own = tree.question == slot
+    above = np.where(tree.parent >= 0, tree.local[tree.parent], -1)
+    columns = (tree.local, above, tree.depth, tree.status, tree.score, tree.value, np.array(tree.payload))
+    return [np.nan_to_num(column[own], nan=-9.0).tolist() for column in columns]
+
+
+@pytest.mark.parametrize(("scheme", "cap"), [("capped", 5000), ("systematic", 5000), ("capped", 2)])
+def test_a_large_tree_does_not_depend_on_the_rest_of_the_batch(scheme: Scheme, cap: int) -> None:
+    """With answers and a shrinking budget, some stages are above the size that is dealt with alone and some below."""
+    world = PolicyTreeWorld(random_policy_tree(np.random.default_rng(5), turns=4, branching=3, answer_rate=0.2))
+    rule = GrowthRule(budget=5000, cap=cap, scheme=scheme, budget_mode="low")
+    keys, order = keys_of(3), [2, 0, 1]
+
+    def columns(tree: RolloutTree[int], slot: int) -> list[list[float]]:
+        own = np.flatnonzero(tree.question == slot)
+        parent = np.where(tree.parent[own] >= 0, tree.local[tree.parent[own]], -1)
+        value = np.nan_to_num(tree.value[own])
+        return [column.tolist() for column in (np.asarray(tree.payload)[own], parent, tree.status[own], value)]
+
+    def grown(keys: np.ndarray) -> RolloutTree[int]:
+        return grow(world, np.zeros(len(keys), dtype=np.int64), keys, rule).tree
+
+    together, shuffled = grown(keys), grown(keys[order])
+    for place, slot in enumerate(order):
+        assert columns(shuffled, place) == columns(together, slot)
+    assert columns(grown(keys[[1]]), 0) == columns(together, 1)
+
+
+def test_keys_of_children_are_hashed_or_spaced_by_the_size_of_the_stage() -> None:
+    class Listener(PolicyTreeWorld):
+        heard: list[np.ndarray]
+
+        def propose(self, tree: RolloutTree[int], parents: np.ndarray, keys: np.ndarray) -> Proposal[int]:
+            self.heard.append(keys)
+            return super().propose(tree, parents, keys)
+
+    world, keys = Listener(random_policy_tree(np.random.default_rng(0), turns=1, branching=2)), keys_of(2)
+    stream = fold(keys, Stream.PROPOSAL)
+    for budget, make in ((LARGE - 1, fold), (LARGE, spaced_keys)):
+        world.heard = []
+        grow(world, [0, 0], keys, GrowthRule(budget=budget, turn_limit=1))
+        local = np.tile(np.arange(1, budget + 1), 2)
+        assert np.concatenate(world.heard).tolist() == make(np.repeat(stream, budget), local).tolist()
 
 
 def test_the_same_keys_grow_the_same_trees_and_others_do_not() -> None:
@@ -221,6 +272,14 @@ def test_questions_that_are_done_leave_the_others_growing() -> None:
 def test_rules_without_meaning_are_refused(field: str, value: float | str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GrowthRule(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["budget_mode", "scheme", "criterion", "root_score"])
+def test_a_rule_that_names_no_choice_is_refused(field: str) -> None:
+    rule = GrowthRule()
+    object.__setattr__(rule, field, "best")  # past the type checks of the tests
+    with pytest.raises(ValueError, match=f"{field} must be one of .*, got best: choose one of them"):
+        rule.__post_init__()
 
 
 def test_keys_are_one_a_question() -> None:

@@ -23,20 +23,21 @@ def test_paths_are_the_walks_up_from_the_leaves(seed: int, answer_rate: float, c
     tree = grow(PolicyTreeWorld(policy), [0, 0, 0], keys, rule).tree
     paths = root_to_leaf_paths(tree)
     through = np.zeros(tree.num_nodes, dtype=int)
+    parent, values = tree.parent.tolist(), path_values(tree, paths)
     assert paths.leaf.tolist() == sorted(
         np.flatnonzero(tree.status != NodeStatus.ACTIVE), key=lambda n: tree.question[n]
     )
     for path, leaf in enumerate(paths.leaf):
         walk = [int(leaf)]
-        while tree.parent[walk[0]] >= 0:
-            walk.insert(0, int(tree.parent[walk[0]]))
+        while parent[walk[0]] >= 0:
+            walk.insert(0, parent[walk[0]])
         through[walk] += 1
         turns = walk[1:]
         assert walk[0] == paths.question[path] == tree.question[leaf]
         assert paths.nodes[path].tolist() == turns + [-1] * (paths.nodes.shape[1] - len(turns))
         assert paths.length[path] == len(turns)
         expected = sum(value for value in tree.value[turns[:-1]] if not np.isnan(value))
-        assert abs(path_values(tree, paths)[path] - expected) < 1e-12
+        assert abs(values[path] - expected) < 1e-12
     assert multiplicity(tree, paths).tolist() == through.tolist()
 
 

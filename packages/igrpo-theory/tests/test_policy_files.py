@@ -36,6 +36,11 @@ def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
             {"levels": [FIRST, {**SECOND, "parent": [1, 2]}]},
             r"levels\[1\].parent must be an index below 2, got \[1, 2\]",
         ),
+        ({"levels": [3]}, r"levels\[0\] must be an object, got 3 .*: it holds parent, prob, value, answer"),
+        ({"levels": [{**FIRST, "parent": 0}]}, r"levels\[0\].parent must be a list of int, got 0 .*: correct it"),
+        ({"levels": [{**FIRST, "parent": [0.5, 0]}]}, r"levels\[0\].parent must be a list of int, got \[0.5, 0\]"),
+        ({"levels": [{**FIRST, "prob": ["a", "b"]}]}, r"levels\[0\].prob must be a list of float, got \['a', 'b'\]"),
+        ({"levels": [{**FIRST, "answer": [0, 1]}]}, r"levels\[0\].answer must be a list of bool, got \[0, 1\]"),
         (
             {"levels": [{**FIRST, "prob": [0.4, 0.5]}]},
             "probability must sum to 1 below each state, got 0.9 below state 0",

@@ -18,7 +18,9 @@ from igrpo_theory import (
     clt_variance,
     enumerate_paths,
     finite_budget_bound,
+    grown_laws,
     kl_divergence,
+    padded,
     particle_flow,
     random_policy_tree,
     rate_constants,
@@ -93,7 +95,7 @@ def test_reference_trees_have_their_recorded_rates(
 # The bound at a finite budget, against the expected law by enumeration
 
 
-@given(policy=padded_policies(max_turns=3, max_branching=2), gamma=st.floats(0, 4), budget=st.integers(1, 4))
+@given(policy=padded_policies(max_turns=3, max_branching=2), gamma=st.floats(0, 4), budget=st.integers(1, 3))
 def test_the_finite_budget_bound_holds_for_the_exact_expected_law(
     policy: PolicyTree, gamma: float, budget: int
 ) -> None:
@@ -143,3 +145,29 @@ def test_a_budget_of_nothing_is_refused() -> None:
     policy = adversarial_policy_tree("one turn")
     with pytest.raises(ValueError, match="budget must be at least 1, got 0: the root needs a child"):
         finite_budget_bound(policy, 1.0, 0)
+
+
+def test_a_gamma_that_leaves_no_particle_where_the_teacher_is_is_refused() -> None:
+    """The best path starts with the worse turn: particles that follow weights alone never see it."""
+    policy = PolicyTree(
+        parent=np.array([-1, 0, 0, 1, 2, 3, 4]),
+        probability=np.array([1.0, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0]),
+        value=np.array([0.0, 1.0, 0.0, 0.0, 5.0, 0.0, 0.0]),
+        answer=np.zeros(7, dtype=bool),
+        reward=np.zeros(7),
+    )
+    assert np.isfinite(clt_covariance(policy, 50.0)).all()
+    with pytest.raises(ValueError, match="gamma must leave the teacher's paths a chance of 1e-308 a stage, got 1000.0"):
+        particle_flow(policy, 1000.0)
+
+
+def test_impossible_paths_of_high_value_do_not_drown_the_possible_ones() -> None:
+    policy = padded(adversarial_policy_tree("impossible branches")).policy
+    constants = rate_constants(policy, 200.0)  # exp(200 * 5) is no float
+    assert np.isfinite([constants.spread, constants.bias]).all()
+
+
+def test_replicates_are_at_least_one() -> None:
+    policy = random_policy_tree(np.random.default_rng(0), turns=2, branching=2)
+    with pytest.raises(ValueError, match="replicates must be at least 1, got 0: each grows a tree"):
+        grown_laws(policy, 1.0, replicates=0, budget=5)

@@ -2,7 +2,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from igrpo_theory.segments import group_bounds, group_max, members, order_within, rank_within, running_sum
+from igrpo_theory.segments import (
+    LARGE,
+    group_bounds,
+    group_counts,
+    group_max,
+    group_sizes,
+    group_sum,
+    members,
+    order_within,
+    rank_within,
+    running_sum,
+)
 
 GROUPS = st.lists(st.integers(0, 5), max_size=40).map(lambda groups: np.array(groups, dtype=np.int64))
 
@@ -53,8 +64,34 @@ def test_bounds_slice_out_the_groups(groups: np.ndarray) -> None:
 def test_members_and_maxima_of_groups(groups: np.ndarray, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=len(groups))
     for each in (groups, np.sort(groups), np.zeros_like(groups)):
-        for group in range(6):
-            assert values[members(each, group)].tolist() == values[each == group].tolist()
         num_groups = int(each.max(initial=0)) + 1
+        for group in range(num_groups):
+            assert values[members(each, group, num_groups)].tolist() == values[each == group].tolist()
         expected = [values[each == group].max(initial=-np.inf) for group in range(num_groups)]
         assert group_max(values, each, num_groups).tolist() == expected
+
+
+@given(groups=GROUPS, seed=st.integers(0, 1000))
+def test_sizes_and_sums_of_groups(groups: np.ndarray, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, counts = rng.normal(size=len(groups)), rng.integers(0, 9, len(groups))
+    for each in (groups, np.zeros_like(groups)):
+        num_groups = int(each.max(initial=0)) + 1
+        own = [np.flatnonzero(each == group) for group in range(num_groups)]
+        assert group_sizes(each, num_groups).tolist() == [len(places) for places in own]
+        assert group_counts(counts, each, num_groups).tolist() == [counts[places].sum() for places in own]
+        # One by one, to the bit.
+        assert group_sum(values, each, num_groups).tolist() == [sum(values[places].tolist(), 0.0) for places in own]
+
+
+def test_the_sum_of_a_long_group_ignores_the_others_to_the_bit() -> None:
+    sizes = np.array([LARGE + 5, LARGE - 1, 3 * LARGE, 2])
+    groups, values = np.repeat(np.arange(4), sizes), np.random.default_rng(0).exponential(size=sizes.sum())
+    shuffle = np.argsort(np.random.default_rng(1).permutation(groups), kind="stable")
+    mixed_groups, mixed = np.empty_like(groups), np.empty_like(values)
+    mixed_groups[shuffle], mixed[shuffle] = groups, values
+    together = group_sum(values, groups, 4)
+    assert group_sum(mixed, mixed_groups, 4).tolist() == together.tolist()
+    for group in range(4):
+        own = values[groups == group]
+        assert group_sum(own, np.zeros(len(own), dtype=int), 1)[0] == together[group]

@@ -61,12 +61,15 @@ def test_appending_keeps_everything_and_numbers_births(num_questions: int, batch
         assert tree.local[nodes].tolist() == reserved.tolist()
         parents += chosen.tolist()
     assert tree.parent.tolist() == parents
-    births = [0] * num_questions
+    births, questions, depth, local = (
+        [0] * num_questions,
+        *(c.tolist() for c in (tree.question, tree.depth, tree.local)),
+    )
     for node, parent in enumerate(parents):
-        question = node if parent < 0 else int(tree.question[parent])
-        assert tree.question[node] == question
-        assert tree.depth[node] == (0 if parent < 0 else tree.depth[parent] + 1)
-        assert tree.local[node] == births[question]
+        question = node if parent < 0 else questions[parent]
+        assert questions[node] == question
+        assert depth[node] == (0 if parent < 0 else depth[parent] + 1)
+        assert local[node] == births[question]
         births[question] += 1
     assert tree.payload[num_questions:] == [pick for batch in batches for pick in batch]
 

@@ -1,3 +1,5 @@
+from inspect import unwrap
+
 import numpy as np
 import pytest
 
@@ -18,3 +20,9 @@ def test_mean_is_the_mean_of_score_and_gain() -> None:
     score, parent = np.random.default_rng(0).random((2, 50))
     both = (node_value(score, parent, "score") + information_gain(score, parent)) / 2
     assert np.allclose(node_value(score, parent, "mean"), both, rtol=0, atol=1e-15)
+
+
+def test_no_score_is_no_value_and_an_unknown_criterion_is_refused() -> None:
+    assert np.isnan(node_value(np.array([np.nan]), np.array([0.5]), "mean")).all()
+    with pytest.raises(ValueError, match="criterion must be one of mean, score, gain, zero, got best: choose one"):
+        unwrap(node_value)(np.array([0.4]), np.array([0.2]), "best")

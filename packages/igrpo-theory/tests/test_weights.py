@@ -1,12 +1,12 @@
-"""Statistical tests here have fixed seeds and a false-alarm rate of 1e-7 each."""
-
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
+from inspect import unwrap
 
 import numpy as np
 import pytest
 from scipy import stats
-from scripted_growth import Rules, act_out, scenarios
+from scripted_growth import Rules, Scenario, act_out, scenarios
 
 from igrpo_theory import (
     GrowthRule,
@@ -28,7 +28,6 @@ from igrpo_theory import (
 )
 from igrpo_theory.expansion import BudgetMode, Scheme
 
-ALPHA = 1e-7
 SETTINGS: list[tuple[int, int, BudgetMode]] = [
     (3, 2, "full"),
     (3, 2, "low"),
@@ -59,6 +58,12 @@ def rules_of(policy: PolicyTree, budget: int, cap: int, mode: BudgetMode) -> Rul
     return Rules(policy, [Fraction(p) for p in policy.probability.tolist()], weights, budget, cap, mode)
 
 
+@cache
+def acts_of(policy: PolicyTree, budget: int, cap: int, mode: BudgetMode) -> list[Scenario]:
+    """All ways to grow, listed once for all tests."""
+    return scenarios(rules_of(policy, budget, cap, mode))
+
+
 # By enumeration
 
 
@@ -70,7 +75,7 @@ def test_weighted_leaves_have_the_target_mean_exactly(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode
 ) -> None:
     rules = rules_of(policy, budget, cap, mode)
-    acts = scenarios(rules)
+    acts = acts_of(policy, budget, cap, mode)
     assert sum(act.probability for act in acts) == 1
     law = enumerate_paths(policy)
     for end, states in zip(law.end.tolist(), law.states.tolist(), strict=True):
@@ -87,7 +92,7 @@ def test_weighted_leaves_have_the_target_mean_exactly(
 def test_the_package_gives_those_very_weights(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acts = scenarios(rules_of(policy, budget, cap, mode))
+    acts = acts_of(policy, budget, cap, mode)
     growth, rule = act_out(rules_of(policy, budget, cap, mode), 1.0, acts, monkeypatch)
     tree = growth.tree
     leaves = np.flatnonzero(np.isin(tree.status, [NodeStatus.TERMINAL, NodeStatus.TURN_LIMIT]))
@@ -121,7 +126,7 @@ def _active_values(stages: list[Stage], policy: PolicyTree, states: np.ndarray) 
 
 
 def test_equal_weights_are_far_off_where_these_are_exact() -> None:
-    acts = scenarios(rules_of(SMALL, 3, 2, "full"))
+    acts = acts_of(SMALL, 3, 2, "full")
     seen = np.zeros(len(SMALL.parent))
     for act in acts:
         for leaf in act.leaves:
@@ -138,18 +143,20 @@ PADDED = random_policy_tree(np.random.default_rng(3), turns=4, branching=2)
 
 
 def weighted_sums(
-    policy: PolicyTree, rule: GrowthRule, target: Target, replicates: int, weigh_by_gamma: float | None = None
+    policy: PolicyTree, rule: GrowthRule, target: Target, replicates: int, *, weigh_by: tuple[float, ...] = ()
 ) -> np.ndarray:
-    """Sum of the weights of each complete path, one row a tree."""
+    """Sum of the weights of each complete path, one row a tree; for each gamma to weigh by, if any are given."""
     keys = question_keys(3, 0, np.arange(replicates), [f"replicate {number}" for number in range(replicates)])
     growth = grow(PolicyTreeWorld(policy), [0] * replicates, keys, rule)
-    used = rule if weigh_by_gamma is None else replace(rule, gamma=weigh_by_gamma)
-    weights, tree = importance_weights(growth, used, target), growth.tree
+    tree, num_states = growth.tree, len(policy.parent)
     leaves = tree.leaves()
-    num_states = len(policy.parent)
     cells = tree.question[leaves] * num_states + states_of(tree)[leaves]
-    sums = np.bincount(cells, weights=weights[leaves], minlength=replicates * num_states)
-    return sums.reshape(replicates, num_states)[:, policy.ends]
+    sums = []
+    for gamma in weigh_by or (rule.gamma,):
+        weights = importance_weights(growth, replace(rule, gamma=gamma), target)
+        summed = np.bincount(cells, weights=weights[leaves], minlength=replicates * num_states)
+        sums.append(summed.reshape(replicates, num_states)[:, policy.ends])
+    return np.stack(sums) if weigh_by else sums[0]
 
 
 CASES: list[tuple[str, int, Scheme, BudgetMode, Target]] = [
@@ -167,7 +174,7 @@ CASES: list[tuple[str, int, Scheme, BudgetMode, Target]] = [
 
 @pytest.mark.parametrize(("name", "cap", "scheme", "mode", "target"), CASES)
 def test_weighted_means_of_real_trees_are_unbiased(
-    name: str, cap: int, scheme: Scheme, mode: BudgetMode, target: Target
+    name: str, cap: int, scheme: Scheme, mode: BudgetMode, target: Target, alpha: float
 ) -> None:
     policy = {"answers": ANSWERS, "padded": PADDED}[name]
     rule = GrowthRule(cap=cap, scheme=scheme, budget_mode=mode, criterion="score", turn_limit=4)
@@ -178,7 +185,7 @@ def test_weighted_means_of_real_trees_are_unbiased(
     tests = np.column_stack([sums[:, common], sums.sum(axis=1), sums @ law.value])
     wanted = np.concatenate([exact[common], [exact.sum(), exact @ law.value]])
     z = (tests.mean(axis=0) - wanted) / (tests.std(axis=0, ddof=1) / np.sqrt(len(tests)))
-    assert np.abs(z).max() < stats.norm.isf(ALPHA / 2 / len(z)), z.round(2)
+    assert np.abs(z).max() < stats.norm.isf(alpha / 2 / len(z)), z.round(2)
     if target == "teacher":
         assert exact.sum() == pytest.approx(np.exp(log_partition(policy, 1.0)))
 
@@ -191,15 +198,15 @@ def test_pooled_weighted_leaves_are_near_the_teacher_where_equal_ones_are_not() 
     assert total_variation(mean_field(ANSWERS, 1.0, 2).complete_law, mu) > 0.1
 
 
-def test_weights_of_a_gamma_that_is_off_by_a_twentieth_are_caught() -> None:
+def test_weights_of_a_gamma_that_is_off_by_a_twentieth_are_caught(alpha: float) -> None:
     rule = GrowthRule(criterion="score", turn_limit=4, gamma=2.0)
     law = enumerate_paths(PADDED)
     tests = np.stack([np.ones(len(law.value)), law.value], axis=1)
     exact = law.probability * np.exp(2.0 * law.value) @ tests
-    for used, caught in ((2.0, False), (2.1, True)):
-        sums = weighted_sums(PADDED, rule, "teacher", 40_000, used) @ tests
+    both = weighted_sums(PADDED, rule, "teacher", 40_000, weigh_by=(2.0, 2.1))
+    for sums, caught in ((both[0] @ tests, False), (both[1] @ tests, True)):
         z = (sums.mean(axis=0) - exact) / (sums.std(axis=0, ddof=1) / np.sqrt(len(sums)))
-        assert (np.abs(z).max() > stats.norm.isf(ALPHA / 4)) == caught, z
+        assert (np.abs(z).max() > stats.norm.isf(alpha / 4)) == caught, z
 
 
 def test_without_a_cap_all_leaves_of_a_padded_tree_weigh_the_same() -> None:
@@ -223,6 +230,9 @@ def test_a_chain_weighs_for_the_policy_without_scores_and_for_the_teacher_with_t
 
 
 def test_a_target_that_cannot_be_weighed_for_is_refused() -> None:
+    growth = grow(PolicyTreeWorld(PADDED), [0], question_keys(0, 0, np.arange(1), ["q"]), GrowthRule())
+    with pytest.raises(ValueError, match="target must be one of teacher, policy, got greedy: choose one of them"):
+        unwrap(importance_weights)(growth, GrowthRule(), "greedy")
     chain = GrowthRule(cap=1, criterion="score", turn_limit=4)
     with pytest.raises(ValueError, match="target teacher needs the values of all expanded nodes, got cap 1 without"):
         weighted_sums(PADDED, chain, "teacher", 2)

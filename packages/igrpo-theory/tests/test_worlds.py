@@ -58,8 +58,7 @@ def test_random_trees_are_policies(seed: int, turns: int, branching: int, answer
         assert len(law.end) == branching**turns
 
 
-def test_children_are_drawn_with_their_probabilities() -> None:
-    """Chi-square at a false-alarm rate of 1e-6 for each state."""
+def test_children_are_drawn_with_their_probabilities(alpha: float) -> None:
     policy = random_policy_tree(np.random.default_rng(1), turns=2, branching=4)
     tree = RolloutTree.plant(list(range(5)))
     world = PolicyTreeWorld(policy)
@@ -69,7 +68,7 @@ def test_children_are_drawn_with_their_probabilities() -> None:
         own = np.flatnonzero(policy.parent == state)
         seen = np.bincount(children, minlength=len(policy.parent))
         assert seen.sum() == seen[own].sum()
-        assert stats.chisquare(seen[own], 50_000 * policy.probability[own]).pvalue > 1e-6
+        assert stats.chisquare(seen[own], 50_000 * policy.probability[own]).pvalue > alpha / 5
 
 
 def test_scores_are_the_values_of_the_states() -> None:
@@ -132,3 +131,19 @@ def test_pads_keep_the_law_the_values_and_the_rewards_of_every_path(policy: Poli
 def test_trees_that_are_no_policies_are_refused(change: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"turns": 0}, "turns must be at least 1, got 0: a path needs a turn"),
+        ({"branching": 0}, "branching must be at least 1, got 0"),
+        ({"answer_rate": 1.5}, "answer_rate must be between 0 and 1, got 1.5: it is a probability"),
+        ({"answer_rate": float("nan")}, "answer_rate must be between 0 and 1, got nan"),
+        ({"value_range": -1.0}, "value_range must be at least 0 and finite, got -1.0"),
+        ({"value_range": float("inf")}, "value_range must be at least 0 and finite, got inf"),
+    ],
+)
+def test_random_trees_of_impossible_shapes_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_policy_tree(np.random.default_rng(0), **{"turns": 2, "branching": 2, **change})

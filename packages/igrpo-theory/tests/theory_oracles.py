@@ -37,29 +37,19 @@ def multinomial_law(weights: list[Fraction], budget: int) -> dict[tuple[int, ...
     return law
 
 
-def conditioned_law(weights: list[Fraction], budget: int, cap: int) -> dict[tuple[int, ...], Fraction]:
-    """The plain multinomial given that no count passes the cap: close to the capped draw, and wrong."""
-    kept = {counts: mass for counts, mass in multinomial_law(weights, budget).items() if max(counts) <= cap}
-    return {counts: mass / sum(kept.values()) for counts, mass in kept.items()}
-
-
 def chi_square_p_value(draws: np.ndarray, law: dict[tuple[int, ...], Fraction]) -> float:
-    """p-value of observed count vectors against an exact law; cells with fewer than 5 expected draws are pooled."""
+    """p-value of observed count vectors against an exact law; rare cells are pooled until 100 draws are expected."""
     seen = Counter(map(tuple, draws.tolist()))
     if not set(seen) <= set(law):
         return 0.0
-    expected = {counts: float(mass) * len(draws) for counts, mass in law.items()}
-    large = [counts for counts in law if expected[counts] >= 5]
-    observed = [seen[counts] for counts in large]
-    wanted = [expected[counts] for counts in large]
-    rest = len(draws) - sum(wanted)
-    if rest > 1e-6:
-        observed.append(len(draws) - sum(observed))
-        wanted.append(rest)
-    if len(wanted) == 1:
-        return 1.0  # only one outcome, and it was the one seen
-    statistic = sum((have - want) ** 2 / want for have, want in zip(observed, wanted, strict=True))
-    return float(stats.chi2.sf(statistic, len(wanted) - 1))
+    cells = [[0.0, 0.0]]
+    for counts, mass in sorted(law.items(), key=lambda cell: cell[1]):
+        if cells[-1][1] >= 100:
+            cells.append([0.0, 0.0])
+        cells[-1][0] += seen[counts]
+        cells[-1][1] += float(mass) * len(draws)
+    statistic = sum((observed - expected) ** 2 / expected for observed, expected in cells)
+    return float(stats.chi2.sf(statistic, len(cells) - 1)) if len(cells) > 1 else 1.0
 
 
 def uncapped_limits(policy: PolicyTree, gamma: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,11 @@
 """fixtures: a byte-level BPE tokenizer and tiny random models; nothing of ours is imported at module level."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for retrieval_servers, in every import mode
 
 _TEXT = [
     "<think> I need the mayor of Ghent. </think>\n<search>mayor of Ghent</search>",

@@ -45,6 +45,13 @@ REFUSED = [
         r"reward.truncated must be 'zero' or 'drop', got 'rescaled': .*scoring.always = true",
     ),
     ("scoring", "warn_below", 2.0, r"scoring.warn_below must be between 0 and 1, got 2.0"),
+    ("sampling", "cache_tokens", -1, r"sampling.cache_tokens must be at least 0, got -1"),
+    (
+        "sampling",
+        "cache_tokens",
+        18431,
+        r"sampling.cache_tokens must be 0 or at least 18432, 4 \(agent.max_prompt_tokens \+ .*, got 18431: half of it",
+    ),
     ("sampling", "temperature", 0.0, r"sampling.temperature must be finite and above 0, got 0.0: a greedy policy"),
     ("sampling", "memory_share", 1.0, r"sampling.memory_share must be above 0 and below 1, got 1.0"),
     ("sampling", "cache_gib", -1.0, r"sampling.cache_gib must be finite and at least 0, got -1.0"),

@@ -52,3 +52,18 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path):
     ):
         pass
     assert (tmp_path / "model" / "file").read_text() == "x"
+
+
+def test_a_file_is_there_whole_or_as_it_was_before(tmp_path):
+    from igrpo_train.errors import DiskError
+    from igrpo_train.folders import new_file
+
+    with new_file(tmp_path / "a") as file:
+        file.write(b"one")
+    with pytest.raises(ZeroDivisionError), new_file(tmp_path / "a") as file:
+        file.write(b"two")
+        raise ZeroDivisionError
+    assert (tmp_path / "a").read_bytes() == b"one"
+    message = r"b must be writable, got 'No such file or directory': free space or mend"
+    with pytest.raises(DiskError, match=message), new_file(tmp_path / "nowhere" / "b"):
+        pass

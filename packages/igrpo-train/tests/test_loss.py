@@ -14,8 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 from igrpo_train.config import Aggregation, Loss, RatioLevel
 from igrpo_train.learn import loss as loss_module
+from igrpo_train.learn.batch import Batch, collate
 from igrpo_train.learn.loss import TokenLogprobs, aggregate, k3, policy_loss, token_logprobs
-from igrpo_train.learn.packing import Batch, TurnRow, collate
+from igrpo_train.learn.packing import TurnRow
 
 Family = Literal["qwen2", "llama"]
 SIZES: dict[str, Any] = {
@@ -145,7 +146,11 @@ def test_parts_of_a_minibatch_add_up_to_its_loss() -> None:
         parts = [
             policy_loss(
                 TokenLogprobs(new.logprobs[part], new.entropy[part]),
-                Batch(*(tensor[part] for tensor in batch)),
+                batch._replace(
+                    sampled=batch.sampled[part],
+                    old_logprobs=batch.old_logprobs[part],
+                    advantages=batch.advantages[part],
+                ),
                 config,
                 **counts,
                 reference=reference[part],

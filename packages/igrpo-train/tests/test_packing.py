@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from igrpo_theory.paths import root_to_leaf_paths
 from igrpo_theory.tree import RolloutTree
+from igrpo_train.learn.batch import collate
 from igrpo_train.learn.packing import (
     TurnRow,
-    collate,
     count_rows,
     cut_questions,
     micro_batches,
@@ -92,8 +92,12 @@ def test_rows_of_dropped_paths_are_left_out_and_slots_are_renamed(tree: SearchTr
 def test_collated_rows_have_this_layout() -> None:
     batch = collate([make_row(0, 0, context=2, response=1), make_row(0, 1, context=1, response=3)], pad_id=0)
     assert batch.input_ids.tolist() == [[3, 3, 10, 0], [3, 10, 11, 12]]
+    assert batch.attention_mask is not None
     assert batch.attention_mask.tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-    assert batch.response_mask.tolist() == [[False, False, True, False], [False, True, True, True]]
+    assert batch.predictors.tolist() == [1, 4, 5, 6]
+    assert batch.targets.tolist() == [10, 10, 11, 12]
+    assert batch.cells.tolist() == [[0, 0, 0], [1, 2, 3]]
+    assert batch.num_tokens == 7
     assert batch.sampled.tolist() == [[True, False, False], [True, True, True]]
     assert batch.old_logprobs.tolist() == [[-1, 0, 0], [-1, -1, -1]]
     assert batch.advantages.tolist() == [-0.5, 0.5]
@@ -108,10 +112,10 @@ def test_masks_count_exactly_the_sampled_tokens(shapes: list[tuple[int, int]]) -
     rows = [make_row(0, path, context=context, response=response) for path, (context, response) in enumerate(shapes)]
     batch = collate(rows, pad_id=0)
     num_sampled = sum(response for _, response in shapes)
-    assert int(batch.response_mask.sum()) == int(batch.sampled.sum()) == num_sampled
-    assert int(batch.attention_mask.sum()) == sum(row.num_tokens for row in rows)
+    assert len(batch.targets) == int(batch.sampled.sum()) == num_sampled
+    assert batch.num_tokens == sum(row.num_tokens for row in rows)
     expected = [token for row in rows for token in row.response_ids]
-    assert batch.input_ids[batch.response_mask].tolist() == expected
+    assert batch.targets[batch.cells[batch.sampled]].tolist() == expected
 
 
 @given(shapes, st.integers(1, 60))

@@ -48,6 +48,25 @@ def test_an_answer_that_does_not_fit_the_model_is_refused_before_the_run(make):
         check_answers(prompting, [*fine, Question(id="q3", text="?", answers=("word " * 200,))])
 
 
+def test_overlong_questions_are_left_out_and_counted(make, caplog):
+    from igrpo_train.question import Question
+    from igrpo_train.setup import fitting_questions
+
+    prompting = make(template="{question} {history}", max_prompt_tokens=60)
+    texts = ["Who?", "word " * 200, "Where?", "w" * 61]
+    questions = [Question(id=str(k), text=text, answers=("a",)) for k, text in enumerate(texts)]
+    kept = fitting_questions(prompting, questions, "data.train")
+    assert [question.id for question in kept] == ["0", "2"]
+    assert "2 of 4 questions of data.train are left out: question '1' must fit agent.max_prompt_tokens" in caplog.text
+    caplog.clear()
+    assert fitting_questions(prompting, kept, "data.train") == kept
+    assert caplog.text == ""
+    with pytest.raises(
+        ValueError, match=r"data\.train must hold a question that fits the prompt, got 1 too long: question"
+    ):
+        fitting_questions(prompting, questions[1:2], "data.train")
+
+
 def test_limits_beyond_the_model_are_refused(make):
     with pytest.raises(ValueError, match=r"must be at most the model's 512 positions, got 4608"):
         make(context_limit=512)

@@ -232,7 +232,7 @@ def test_a_hub_file_is_read_from_where_the_hub_put_it(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetched)
     assert read_questions("hf://datasets/a/b/c/d.jsonl")[0].id == "7"
-    assert asked == {"repo_id": "a/b", "filename": "c/d.jsonl", "repo_type": "dataset"}
+    assert asked == {"repo_id": "a/b", "filename": "c/d.jsonl", "repo_type": "dataset", "local_dir": None}
 
 
 def test_parquet_without_its_package_is_answered_with_the_pip_line(

@@ -167,7 +167,7 @@ def test_phases_add_up_time_and_tokens_until_they_are_taken(monkeypatch: pytest.
     taken = phases.take()
     assert (taken["time/prefill_s"], taken["tokens/prefill"], taken["time/training_s"]) == (2.0, 15.0, 1.0)
     names = {f"time/{name}_s" for name in ("prefill", "generation", "scoring", "retrieval", "training")}
-    names |= {f"tokens/{name}" for name in ("prefill", "generation", "scoring", "training")}
+    names |= {f"tokens/{name}" for name in ("prefill", "generation", "scoring", "training", "recomputed")}
     assert taken.keys() == names
     assert set(phases.take().values()) == {0.0}
 

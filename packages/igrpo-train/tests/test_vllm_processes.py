@@ -29,8 +29,9 @@ reference = TransformersSampler(policy.model, policy.tokenizer)
 contexts = [tuple(range(5 + k, 50 + k)) for k in range(2 + 3 * rank)]
 rows = np.arange(len(contexts))
 forced = [(7, 8, 9)] * len(contexts)
-ours = engine.score(engine.prefill(None, rows, contexts), rows, forced)
-theirs = reference.score(reference.prefill(None, rows, contexts), rows, forced)
+tails = [(3, 4)] * len(contexts)
+ours = engine.score(engine.prefill(None, rows, contexts, tails), rows, forced)
+theirs = reference.score(reference.prefill(None, rows, contexts, tails), rows, forced)
 np.testing.assert_allclose(np.stack(ours), np.stack(theirs), atol=1e-4)
 # The launch's own group still works.
 total = torch.tensor([len(contexts)])

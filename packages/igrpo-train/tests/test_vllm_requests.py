@@ -144,7 +144,7 @@ def test_an_engine_with_weights_of_its_own_sleeps_through_the_update_and_wakes_w
         def prefill(self):
             raise NotImplementedError
 
-        generate = score = prefill
+        generate = score = take_recomputed = prefill
 
     class Colocated(Plain):
         def sleep(self):

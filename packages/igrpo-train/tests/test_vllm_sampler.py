@@ -66,7 +66,8 @@ class Pair:
 
     def prefill(self, contexts):
         rows = np.arange(len(contexts))
-        return self.vllm.prefill(None, rows, contexts), self.reference.prefill(None, rows, contexts)
+        tails = [()] * len(contexts)
+        return self.vllm.prefill(None, rows, contexts, tails), self.reference.prefill(None, rows, contexts, tails)
 
     def difference(self, contexts, continuations):
         """Largest difference between the scores of the two engines, nats."""
@@ -117,13 +118,17 @@ def _ids(rng, low, high):
     return tuple(int(token) for token in rng.integers(3, 350, size=rng.integers(low, high)))
 
 
+_SHAPES = ((30, 80, 3), (1, 40, 3), (1, 4, 4), (1, 40, 5))
+"""Shortest and longest, and how many: roots, then the tails of three generations."""
+
+
 def _three_generations(sampler, rng):
     """Contexts of a small tree: three roots, four children, five grandchildren, with empty and long segments."""
-    roots = [_ids(rng, 30, 80) for _ in range(3)]
-    first = sampler.prefill(None, np.arange(3), roots)
+    roots, *tails = ([_ids(rng, low, high) for _ in range(size)] for low, high, size in _SHAPES)
+    first = sampler.prefill(None, np.arange(3), roots, tails[0])
     steps = [_ids(rng, 0, 3), _ids(rng, 6, 40), (), _ids(rng, 1, 5)]
-    second = sampler.prefill(first, np.array([0, 0, 2, 1]), steps)
-    return sampler.prefill(second, np.array([3, 1, 1, 0, 2]), [_ids(rng, 0, 40) for _ in range(5)])
+    second = sampler.prefill(first, np.array([0, 0, 2, 1]), steps, tails[1])
+    return sampler.prefill(second, np.array([3, 1, 1, 0, 2]), [_ids(rng, 0, 40) for _ in range(5)], tails[2])
 
 
 def _perturb(model):
@@ -146,6 +151,34 @@ def test_scores_on_a_twice_extended_prefix_are_the_transformers_sampler_s(pair, 
         np.testing.assert_allclose(a, b, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("stem_length", [0, 1, 9, BLOCK, 2 * BLOCK])
+def test_what_all_continuations_of_a_context_begin_with_is_scored_once(pair, poison, stem_length):
+    rng = np.random.default_rng(stem_length)
+    prefix, reference = pair.prefill([_ids(rng, BLOCK, BLOCK + 1), _ids(rng, 40, 60)])
+    stem, rows = _ids(rng, stem_length, stem_length + 1), np.array([0, 1, 0, 0, 1])
+    continuations = [(*stem, *rest) for rest in ((5, 6), (7,), (8, 9, 10), (), (11,))]
+    before = pair.vllm.num_scored
+    scored = pair.vllm.score(prefix, rows, continuations)
+    # Four of the five have something behind the stem; there is one stem a context.
+    assert pair.vllm.num_scored == before + 4 + 2 * (stem_length > 0)
+    for a, b in zip(scored, pair.reference.score(reference, rows, continuations), strict=True):
+        np.testing.assert_allclose(a, b, atol=TOLERANCE)
+
+
+def test_contexts_that_stay_in_the_cache_are_computed_once(pair):
+    pair.vllm.take_recomputed()
+    prefix = _three_generations(pair.vllm, np.random.default_rng(4))
+    pair.vllm.score(prefix, np.arange(5), [(5, 6)] * 5)
+    pair.vllm.generate(prefix, np.arange(5), np.arange(5, dtype=np.uint64), temperature=1.0, max_tokens=3)
+    assert pair.vllm.take_recomputed() == 0
+    pair.vllm.engine.forget()
+    pair.vllm.score(prefix, np.arange(5), [(5, 6)] * 5)
+    # Every context once, in whole blocks; what contexts share counts once.
+    blocks = {ids[: BLOCK * (k + 1)] for ids in prefix.ids for k in range((len(ids) - 1) // BLOCK)}
+    assert pair.vllm.take_recomputed() == BLOCK * len(blocks)
+    assert pair.vllm.take_recomputed() == 0
+
+
 def test_a_continuation_up_to_the_last_position_is_scored(pair):
     rng = np.random.default_rng(3)
     context, rest = _ids(rng, 100, 101), _ids(rng, pair.vllm.limit - 100, pair.vllm.limit - 99)
@@ -160,11 +193,10 @@ def test_samples_carry_the_log_probabilities_of_the_distribution_they_came_from(
     rng = np.random.default_rng(7)
     prefix = _three_generations(pair.vllm, rng)
     rows = np.array([0, 0, 3, 4, 1, 1, 1])
-    tails = [_ids(rng, 0, 4) for _ in rows]
     keys = np.arange(len(rows), dtype=np.uint64)
-    drawn = pair.vllm.generate(prefix, rows, tails, keys, temperature=temperature, max_tokens=20)
-    for row, tail, completion in zip(rows, tails, drawn, strict=True):
-        context = (*prefix[row], *tail)
+    drawn = pair.vllm.generate(prefix, rows, keys, temperature=temperature, max_tokens=20)
+    for row, completion in zip(rows, drawn, strict=True):
+        context = prefix.ids[row]
         with torch.no_grad():
             logits = pair.policy.model(torch.tensor([[*context, *completion.token_ids]])).logits[0]
         table = torch.log_softmax(logits.double() / (temperature or 1.0), dim=-1)[len(context) - 1 : -1]
@@ -178,10 +210,10 @@ def test_a_draw_depends_on_its_key_alone_not_on_the_batch(pair):
     rng = np.random.default_rng(3)
     prefix = _three_generations(pair.vllm, rng)
     keys = np.array([10, 11, 12, 13, 14], dtype=np.uint64)
-    together = pair.vllm.generate(prefix, np.arange(5), [()] * 5, keys, temperature=1.0, max_tokens=10)
+    together = pair.vllm.generate(prefix, np.arange(5), keys, temperature=1.0, max_tokens=10)
     for row in range(5):
-        alone = pair.vllm.prefill(None, np.arange(1), [prefix[row]])
-        [single] = pair.vllm.generate(alone, np.array([0]), [()], keys[[row]], temperature=1.0, max_tokens=10)
+        alone = pair.vllm.prefill(None, np.arange(1), [prefix.ids[row]], [()])
+        [single] = pair.vllm.generate(alone, np.array([0]), keys[[row]], temperature=1.0, max_tokens=10)
         assert single.token_ids == together[row].token_ids
 
 
@@ -191,9 +223,9 @@ def test_siblings_of_neighbouring_keys_follow_the_model(pair):
     from scipy import stats
 
     context = (5, 77, 130)
-    prefix = pair.vllm.prefill(None, np.arange(1), [context])
+    prefix = pair.vllm.prefill(None, np.arange(1), [context], [()])
     keys = np.arange(2000, dtype=np.uint64)
-    drawn = pair.vllm.generate(prefix, np.zeros(2000, dtype=int), [()] * 2000, keys, temperature=1.0, max_tokens=1)
+    drawn = pair.vllm.generate(prefix, np.zeros(2000, dtype=int), keys, temperature=1.0, max_tokens=1)
     with torch.no_grad():
         logits = pair.policy.model(torch.tensor([context])).logits[0, -1]
     expected = torch.softmax(logits.double(), dim=-1).numpy() * 2000
@@ -228,10 +260,10 @@ def test_generation_ends_at_a_closing_tag_an_end_token_or_the_limit(pair, monkey
         "generation_parameters",
         lambda *given, **named: parameters(*given, **named) | {"extra_args": force},
     )
-    prefix = pair.vllm.prefill(None, np.arange(1), [(5, 6)])
+    prefix = pair.vllm.prefill(None, np.arange(1), [(5, 6)], [(7,)])
     limit = len(script) + 5 if finish != "length" else len(script)
     keys = np.zeros(1, dtype=np.uint64)
-    [completion] = pair.vllm.generate(prefix, np.array([0]), [(7,)], keys, temperature=1.0, max_tokens=limit)
+    [completion] = pair.vllm.generate(prefix, np.array([0]), keys, temperature=1.0, max_tokens=limit)
     assert completion.finish == finish
     assert completion.token_ids == script
     assert len(completion.logprobs) == len(script)
@@ -255,7 +287,7 @@ def test_where_the_cache_reaches_into_a_continuation_it_is_decoded_by_force(pair
     prefix, reference = pair.prefill(contexts)
     rows = np.arange(2)
     # A child's first token caches the whole block of its parent; a second alias meets the blocks of the first.
-    pair.vllm.generate(prefix, rows, [(), ()], np.arange(2, dtype=np.uint64), temperature=1.0, max_tokens=2)
+    pair.vllm.generate(prefix, rows, np.arange(2, dtype=np.uint64), temperature=1.0, max_tokens=2)
     pair.vllm.score(prefix, rows, continuations)
     before = pair.vllm.num_forced
     scored = pair.vllm.score(prefix, rows, continuations)
@@ -285,7 +317,7 @@ def test_forced_and_sampled_requests_in_one_batch_do_not_disturb_each_other(pair
 
 
 def test_equal_continuations_of_equal_contexts_are_computed_once(pair):
-    prefix = pair.vllm.prefill(None, np.arange(2), [(5, 6, 7), (5, 6, 7)])
+    prefix = pair.vllm.prefill(None, np.arange(2), [(5, 6, 7), (5, 6)], [(), (7,)])
     before = pair.vllm.num_scored
     first, second = pair.vllm.score(prefix, np.array([0, 1]), [(8, 9), (8, 9)])
     assert pair.vllm.num_scored == before + 1
@@ -332,10 +364,10 @@ def test_cached_prefixes_of_old_weights_are_used_until_they_are_forgotten(pair, 
 
 
 def test_a_context_longer_than_the_engine_s_limit_is_refused(pair):
-    prefix = pair.vllm.prefill(None, np.arange(1), [(5,) * 200])
+    prefix = pair.vllm.prefill(None, np.arange(1), [(5,) * 198], [(5, 5)])
     message = rf"must fit the engine's {pair.vllm.limit} positions, got 500: raise agent.max_prompt_tokens"
     with pytest.raises(ValueError, match=message):
-        pair.vllm.generate(prefix, np.array([0]), [()], np.zeros(1, dtype=np.uint64), temperature=1.0, max_tokens=300)
+        pair.vllm.generate(prefix, np.array([0]), np.zeros(1, dtype=np.uint64), temperature=1.0, max_tokens=300)
     with pytest.raises(ValueError, match=message):
         pair.vllm.score(prefix, np.array([0]), [(5,) * 300])
 
@@ -364,6 +396,7 @@ def test_a_small_cache_makes_requests_wait_and_changes_no_result(toy_tokenizer):
     rng = np.random.default_rng(9)
     contexts, continuations = [_ids(rng, 150, 200) for _ in range(12)], [_ids(rng, 4, 9) for _ in range(12)]
     assert pair.difference(contexts, continuations) < TOLERANCE
+    assert pair.vllm.take_recomputed() > 0
 
 
 def test_smollm2_is_the_same_policy_in_both_engines(smollm2):

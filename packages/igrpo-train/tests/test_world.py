@@ -5,21 +5,22 @@ import pytest
 
 
 class ScriptedSampler:
-    """Writes by question, depth and child number; keeps contexts as plain ids and records all it is asked."""
+    """Writes by question, depth and child number; keeps contexts as ids, tails apart, and records all it is asked."""
 
     def __init__(self, tokenizer, write):
         self.tokenizer, self.write = tokenizer, write
         self.prefilled, self.generated, self.scored = [], [], []
 
-    def prefill(self, base, rows, segments):
-        contexts = [((() if base is None else base[row]) + tuple(s)) for row, s in zip(rows, segments, strict=True)]
+    def prefill(self, base, rows, segments, tails):
+        stems = [() if base is None else base[row][0] for row in rows]
+        contexts = [((*stem, *s), tuple(tail)) for stem, s, tail in zip(stems, segments, tails, strict=True)]
         self.prefilled.append(contexts)
         return contexts
 
-    def generate(self, prefix, rows, tails, keys, *, temperature, max_tokens):
+    def generate(self, prefix, rows, keys, *, temperature, max_tokens):
         from igrpo_train.search.sampling import Completion
 
-        contexts = [prefix[row] + tuple(tail) for row, tail in zip(rows, tails, strict=True)]
+        contexts = [sum(prefix[row], ()) for row in rows]
         self.generated.append(contexts)
         texts = [
             self.write(self.tokenizer.decode(context), int(key)) for context, key in zip(contexts, keys, strict=True)
@@ -28,8 +29,11 @@ class ScriptedSampler:
         return [Completion(i, (-0.5,) * len(i), "stop") for i in ids]
 
     def score(self, prefix, rows, continuations):
-        self.scored.append([prefix[row] + tuple(c) for row, c in zip(rows, continuations, strict=True)])
+        self.scored.append([sum(prefix[row], ()) + tuple(c) for row, c in zip(rows, continuations, strict=True)])
         return [np.full(len(c), np.log(0.25)) for c in continuations]
+
+    def take_recomputed(self):
+        return 0
 
 
 @pytest.fixture
@@ -206,3 +210,24 @@ def test_the_last_turn_ends_at_the_turn_limit_however_full_the_context_is(grow):
     rollout, _, _ = grow(write, agent=agent, budget=1, cap=1, turn_limit=1)
     assert rollout.tree.payload[1].finish == "stop"
     assert rollout.tree.status[1] == NodeStatus.TURN_LIMIT
+
+
+@pytest.mark.parametrize("history", ["documents", "everything"])
+def test_the_observation_ends_the_history(grow, history, toy_tokenizer):
+    rollout, _, _ = grow(_by_progress, agent={"history": history}, budget=1, cap=1)
+    first, _, last = rollout.tree.payload[1:]
+    assert toy_tokenizer.decode(first.history_ids[-first.observation_tokens :]) == first.observation
+    assert last.observation_tokens == 0
+
+
+def test_what_aliases_begin_with_is_counted_once_a_node(grow, toy_tokenizer):
+    from igrpo_train.config import Agent, Scoring
+    from igrpo_train.search.prompting import Prompting
+    from igrpo_train.search.sampling import shared_stems
+
+    forced = [Prompting(toy_tokenizer, Agent(), Scoring()).forced_answer(a).token_ids for a in ("Oslo", "the Oslo")]
+    [stem] = shared_stems(np.zeros(2, dtype=int), forced)
+    assert len(stem) > 10
+    rollout, _, phases = grow(_by_progress, budget=2, cap=2, scoring={"aliases": "max"})
+    num_scored = int((~np.isnan(rollout.tree.score)).sum())
+    assert phases.take()["tokens/scoring"] == num_scored * (sum(map(len, forced)) - len(stem))

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from igrpo_train.errors import DiskError
 from igrpo_train.question import Question
+from igrpo_train.settings import changes
 from igrpo_train.tracking import write_text
 
 RECORDS: Final = "records.jsonl"
@@ -178,9 +179,7 @@ def _check_same(path: Path, settings: Mapping[str, object]) -> None:
         raise ValueError(
             f"{path} must be JSON to resume, got {error}: restore it or give --out a new folder"
         ) from error
-    for name in sorted({*saved, *settings}):
-        if saved.get(name) != settings.get(name):
-            raise ValueError(
-                f"{name} must be {saved.get(name)!r} as in {path} to resume, got {settings.get(name)!r}: "
-                "set it back, or give --out a new folder"
-            )
+    for name, (made, now) in changes(saved, settings).items():
+        raise ValueError(
+            f"{name} must be {made} as in {path} to resume, got {now}: set it back, or give --out a new folder"
+        )

@@ -34,7 +34,7 @@ from igrpo_theory.expansion import (
     expected_expansions,
     stage_budget,
 )
-from igrpo_theory.finite import finite_law
+from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves
 from igrpo_theory.gap import Estimate, Gap, gap
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.limits import (
@@ -94,6 +94,7 @@ __all__ = [
     "BudgetMode",
     "Criterion",
     "Estimate",
+    "FiniteLeaves",
     "Flow",
     "Gap",
     "GroupStatistics",
@@ -140,6 +141,7 @@ __all__ = [
     "finite_budget_bound",
     "finite_elasticity",
     "finite_law",
+    "finite_leaves",
     "fold",
     "gap",
     "greedy_law",

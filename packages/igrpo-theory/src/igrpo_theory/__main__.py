@@ -9,6 +9,7 @@ request itself is wrong.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from igrpo_theory.claims import Case, Row
 from igrpo_theory.expansion import BudgetMode, Scheme
 from igrpo_theory.gap import gap
 from igrpo_theory.gap_report import gap_record, gap_table, gap_title, load_plotting
+from igrpo_theory.growth import GrowthRule
 from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.verification import default_cases, table, verify
 
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
+        _check(options)
         return int(options.run(options))
     except (ValueError, OSError, ImportError) as error:
         _say(f"igrpo-theory: {error}")
@@ -68,6 +71,20 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what would only fail after the work is done."""
+    if options.seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {options.seed}: choose another")
+    for flag in ("json", "figure"):
+        file = getattr(options, flag, None)
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise ValueError(f"--{flag} must be in a folder that exists, got {file}: make {file.parent}")
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ValueError(f"--{flag} must be a file that can be written, got {file}: choose another")
+
+
 def _verify(options: argparse.Namespace) -> int:
     start, rows, seen = time.perf_counter(), list[Row](), ""
     if options.tree:
@@ -88,7 +105,9 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _gap(options: argparse.Namespace) -> int:
-    draw = load_plotting() if options.figure else None
+    draw = load_plotting(options.figure) if options.figure else None
+    # Refuses settings without meaning before it says that trees are grown.
+    GrowthRule(budget=options.budget, cap=options.cap, gamma=options.gamma, scheme=options.scheme)
     policy = read_policy_tree(options.tree) if options.tree else default_cases(options.seed)[1].policy
     name = options.tree.stem if options.tree else default_cases(options.seed)[1].name
     settings = {

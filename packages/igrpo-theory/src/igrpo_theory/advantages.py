@@ -7,7 +7,7 @@ Letters: P paths, D depth, n elements, G groups.
 Source: GRPO (arXiv 2402.03300) with the row statistics of verl-agent; IGRPO (arXiv 2607.06223).
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -96,7 +96,7 @@ def group_advantages(
     over the rewards of its kept paths. Paths that are not kept touch no statistic.
 
     Raises:
-        ValueError: when a reward of a kept path is not finite.
+        ValueError: when a reward of a kept path or of one of its turns is not finite, or for an unknown unit.
 
     Source: IGRPO's released code (rows); GRPO (arXiv 2402.03300) (trajectories); for the other options `normalise_by`.
 
@@ -106,8 +106,10 @@ def group_advantages(
         [[1.1547, 0.0], [-0.5773, -0.5773]]
     """
     keep = np.ones(len(rewards), dtype=bool) if keep is None else keep
-    _check_rewards(rewards, keep)
     rows = (paths.nodes >= 0) & keep[:, None]
+    _check_rewards(rewards, turn_rewards, keep, rows)
+    if unit not in get_args(Unit):
+        raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {unit}: choose one of them")
     scores = (rewards[:, None] + turn_rewards)[rows]
     groups = np.broadcast_to(paths.question[:, None], rows.shape)[rows]
     pool_groups, pool = (groups, scores) if unit == "row" else (paths.question[keep], rewards[keep])
@@ -118,10 +120,22 @@ def group_advantages(
     return advantages
 
 
-def _check_rewards(rewards: Float[np.ndarray, " P"], keep: Bool[np.ndarray, " P"]) -> None:
+def _check_rewards(
+    rewards: Float[np.ndarray, " P"],
+    turn_rewards: Float[np.ndarray, "P D"],
+    keep: Bool[np.ndarray, " P"],
+    rows: Bool[np.ndarray, "P D"],
+) -> None:
     bad = np.flatnonzero(keep & ~np.isfinite(rewards))
     if len(bad) > 0:
         raise ValueError(
             f"rewards must be finite for every kept path, got {rewards[bad[0]]} for path {bad[0]}: "
             "drop the path with keep instead"
+        )
+    bad_turns = np.argwhere(rows & ~np.isfinite(turn_rewards))
+    if len(bad_turns) > 0:
+        path, turn = bad_turns[0]
+        raise ValueError(
+            f"turn_rewards must be finite for every kept path, got {turn_rewards[path, turn]} for path {path}, turn "
+            f"{turn}: drop the path with keep instead"
         )

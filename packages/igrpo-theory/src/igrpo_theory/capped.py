@@ -76,11 +76,10 @@ def capped_rate(mean: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
     target = np.where(inside, mean, 0.0)
     rate = target.astype(np.float64)
     # F_c is concave and F_c(x) <= x, so Newton's steps from x = mean climb to the root and never pass it.
-    for _ in range(200):
+    step = np.ones_like(rate)
+    while step.any():
         step = (target - capped_mean(rate, cap)) / np.maximum(gammaincc(cap, rate), 1e-300)
         step = np.where(step > 4e-16 * rate, step, 0.0)
-        if not step.any():
-            break
         rate = rate + step
     return np.where(inside, rate, np.inf)
 
@@ -133,7 +132,7 @@ def capped_law(weights: Sequence[Fraction | int | float], budget: int, cap: int)
     """Probability of each vector of counts, in exact arithmetic, from the one-at-a-time definition of the draw.
 
     Raises:
-        ValueError: when there are more than 200,000 vectors of counts, or a weight is not positive and finite.
+        ValueError: for more than 200,000 vectors of counts, no weights, or one that is not positive and finite.
 
     Source: IGRPO (arXiv 2607.06223), expansion stage.
 
@@ -144,6 +143,8 @@ def capped_law(weights: Sequence[Fraction | int | float], budget: int, cap: int)
     check_cap(cap)
     if budget < 1:
         raise ValueError(f"budget must be at least 1, got {budget}: a stage draws at least one child")
+    if len(weights) == 0:
+        raise ValueError("weights must hold at least one node, got none: nothing is drawn where nothing is active")
     if not all(0 < weight < np.inf for weight in weights):
         raise ValueError(f"weights must be positive and finite, got {list(weights)}: drop nodes of no weight")
     total = min(budget, cap * len(weights))
@@ -167,6 +168,9 @@ def expected_counts(
     The mean is that of a race: int_0^inf w_i P(N_i <= c - 1, N_i + sum over j != i of min(c, N_j) <= m - 1) dt. Rates
     need not be normalised; a node of infinite rate takes the cap first.
 
+    Raises:
+        ValueError: for a rate that is negative or NaN, a cap below 1, or a budget below 1 where nodes are active.
+
     Source: ours, see docs/theory/cap.md.
 
     Example:
@@ -175,7 +179,11 @@ def expected_counts(
         ([1.740740741, 1.259259259], [1.740740741, 1.259259259])
     """
     check_cap(cap)
+    if not (rates >= 0).all():
+        raise ValueError(f"rates must be at least 0, got {rates[~(rates >= 0)][0]}: they are weights of nodes")
     num_active = np.bincount(question, minlength=len(budget))
+    if (budget[num_active > 0] < 1).any():
+        raise ValueError(f"budget must be at least 1 where nodes are active, got {budget}: a stage draws a child")
     total = np.minimum(budget, np.minimum(cap, budget) * num_active)
     column = rank_within(question)
     # -1 marks the padding: sorted columns let stages that differ by the order of their nodes share the work.

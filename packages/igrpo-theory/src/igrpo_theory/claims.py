@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from igrpo_theory.expansion import check_gamma
 from igrpo_theory.teacher import (
     expected_reward,
     greedy_law,
@@ -63,6 +64,9 @@ class Case(NamedTuple):
 def exact_claims(case: Case) -> list[Row]:
     """Identities of both theorems and of the reward, each computed in two ways.
 
+    Raises:
+        ValueError: for gamma = 0, where theorem 2 says nothing.
+
     Source: IGRPO (arXiv 2607.06223), theorems 1 and 2; docs/theory/.
 
     Example:
@@ -72,10 +76,13 @@ def exact_claims(case: Case) -> list[Row]:
         True
     """
     policy, gamma = case.policy, case.gamma
+    check_gamma(gamma)
+    if gamma == 0:
+        raise ValueError(f"gamma must be above 0, got {gamma}: theorem 2 divides by it")
     law, mu = enumerate_paths(policy), teacher_law(policy, gamma)
     recursion, log_z = teacher_law_by_recursion(policy, gamma), log_partition(policy, gamma)
     rounding = ROUNDING * (1 + gamma * float(np.abs(law.value).max()))
-    step = 1e-4
+    step = min(1e-4, gamma)
     slope = (expected_reward(policy, gamma + step) - expected_reward(policy, gamma - step)) / (2 * step)
     return [
         case.row("theorem 1: law by recursion", 0.0, "=", float(np.abs(recursion.mu - mu).max()), rounding),

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, UInt64
 from igrpo_theory import resampling
 from igrpo_theory.capped import check_cap, expected_counts
 from igrpo_theory.race import calibrated_rates, race
-from igrpo_theory.segments import group_max
+from igrpo_theory.segments import group_max, group_sizes, group_sum
 
 BudgetMode = Literal["full", "mid", "low"]
 """Children a stage: the budget, the number of active nodes (low), or half way (mid)."""
@@ -34,12 +34,18 @@ _UNCAPPED = {
 def stage_budget(mode: BudgetMode, budget: int, num_active: Int[np.ndarray, " Q"]) -> Int[np.ndarray, " Q"]:
     """How many children a stage may draw for each question; 0 where nothing is active.
 
+    Raises:
+        ValueError: for a budget below 1 or an unknown mode.
+
     Source: IGRPO (arXiv 2607.06223), IGRPO-low and IGRPO-mid.
 
     Example:
         >>> [stage_budget(mode, 5, np.array([0, 2, 5])).tolist() for mode in ("full", "mid", "low")]
         [[0, 5, 5], [0, 3, 5], [0, 2, 5]]
     """
+    check_mode(mode)
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1, got {budget}: a stage draws at least one child")
     budgets = {"full": np.full_like(num_active, budget), "mid": (budget + num_active) // 2, "low": num_active}
     return np.where(num_active > 0, budgets[mode], 0)
 
@@ -65,9 +71,10 @@ def expansion_probabilities(
     num_questions = int(question.max(initial=-1)) + 1
     highest = group_max(values, question, num_questions)
     slot = question if num_questions > 1 else slice(None)
+    weights = values - highest[slot]
     with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
-        weights = np.exp(gamma * (values - highest[slot]))
-    weights /= np.bincount(question, weights=weights, minlength=num_questions)[slot]
+        np.exp(np.multiply(weights, gamma, out=weights), out=weights)
+    weights /= group_sum(weights, question, num_questions)[slot]
     return weights
 
 
@@ -103,16 +110,16 @@ def draw_expansions(
         >>> draw_expansions(np.array([0.9, 0.1, 1.0]), question, np.array([4, 5]), 2, keys).tolist()
         [2, 2, 2]
     """
-    num_active = np.bincount(question, minlength=len(budget))
+    num_active = group_sizes(question, len(budget))
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
     if scheme in _UNCAPPED:
         return _UNCAPPED[scheme](probabilities, question, budget, keys)
+    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
+    if (cap >= budget).all():
+        return resampling.multinomial(probabilities, question, budget, keys)
     counts = np.zeros(len(question), dtype=np.int64)
     bound = (cap < budget)[question]
     free = ~bound
-    # Where the cap cannot bind, the one-at-a-time law is the multinomial, and there is nothing to calibrate.
-    if free.all():
-        return resampling.multinomial(probabilities, question, budget, keys)
     if free.any():
         unbound = np.where(cap < budget, 0, budget)
         counts[free] = resampling.multinomial(probabilities[free], question[free], unbound, keys)
@@ -138,7 +145,7 @@ def expected_expansions(
         >>> expected_expansions(np.array([0.6, 0.4]), np.array([0, 0]), np.array([3]), 2).round(6).tolist()
         [1.648, 1.352]
     """
-    num_active = np.bincount(question, minlength=len(budget))
+    num_active = group_sizes(question, len(budget))
     _check_draw(probabilities, question, budget, num_active, cap, scheme)
     sums = np.bincount(question, weights=probabilities, minlength=len(budget))
     means = probabilities * budget[question] / sums[question]
@@ -153,12 +160,19 @@ def expected_expansions(
 def cap_at_step(cap: int, decay_steps: int, step: int) -> int:
     """The cap at a training step: one less every `decay_steps` steps, never below 1; 0 switches the decay off.
 
+    Raises:
+        ValueError: for a cap below 1, or steps below 0.
+
     Source: IGRPO's released code, an option that is off by default.
 
     Example:
         >>> [cap_at_step(3, 10, step) for step in (0, 9, 10, 25, 99)], cap_at_step(3, 0, 99)
         ([3, 3, 2, 1, 1], 3)
     """
+    check_cap(cap)
+    for name, number in (("decay_steps", decay_steps), ("step", step)):
+        if number < 0:
+            raise ValueError(f"{name} must be at least 0, got {number}: steps count from 0, and no decay is 0 steps")
     return max(1, cap - step // decay_steps) if decay_steps > 0 else cap
 
 
@@ -174,6 +188,20 @@ def check_gamma(gamma: float) -> None:
     """
     if not (np.isfinite(gamma) and gamma >= 0):
         raise ValueError(f"gamma must be finite and at least 0, got {gamma}: 0 is uniform, 1 is the paper's")
+
+
+def check_mode(mode: str) -> None:
+    """Refuse an unknown budget mode.
+
+    Source: ours.
+
+    Example:
+        >>> check_mode("half")
+        Traceback (most recent call last):
+        ValueError: mode must be one of full, mid, low, got half: choose one of them
+    """
+    if mode not in get_args(BudgetMode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(BudgetMode))}, got {mode}: choose one of them")
 
 
 def check_scheme(scheme: str, cap: int, budget: int) -> None:
@@ -209,8 +237,9 @@ def _check_draw(
             f"budget must be at least 1 where nodes are active, got {budget[slot]} for question {slot}: "
             "drop the question's nodes from the stage instead"
         )
-    sums = np.bincount(question, weights=probabilities, minlength=len(budget))
-    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and (sums[num_active > 0] > 0).all()):
+    highest = group_max(probabilities, question, len(budget))[num_active > 0]
+    # Not a number fails every comparison.
+    if not (probabilities.min(initial=0) >= 0 and (highest > 0).all() and (highest < np.inf).all()):
         raise ValueError(
             f"probabilities must be finite and non-negative with a positive sum a question, got {probabilities}: "
             "use expansion_probabilities"

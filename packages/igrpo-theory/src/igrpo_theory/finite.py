@@ -1,11 +1,11 @@
-"""finite: a policy tree, a budget and a cap -> the exact expected law of the paths that growth finds.
+"""finite: a policy tree, a budget and a cap -> the exact expected leaves of a grown tree.
 
-In: a small policy tree, padded where it ends early, as theorem 1 has it. Out: q_B(o), the expected share of path o
-among the B leaves of a tree. Nodes of one state are alike, so a stage is a multiset of states; the laws of multisets
-follow one another by exact sums over the counts of the draw and over the children, and the last stage needs mean counts
-only.
+In: a small policy tree. Out: how many leaves of each kind a tree has on average, complete paths and truncated ones, in
+every budget mode and with early answers; and q_B(o), the expected share of path o on the padded tree, as theorem 1 has
+it. Nodes of one state are alike, so the active nodes of a stage are a multiset of states; the laws of multisets follow
+one another by exact sums over the counts of the draw and over the children.
 
-Letters: K complete paths, H states of one depth.
+Letters: K complete paths, S states, H states of one depth that can be active.
 Source: ours, see docs/theory/finite.md.
 """
 
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from math import comb, factorial, prod
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from igrpo_theory.capped import check_cap
-from igrpo_theory.expansion import Scheme, check_gamma, expected_expansions
+from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, check_mode, stage_budget
 from igrpo_theory.race import calibrated_rates
 from igrpo_theory.worlds import PolicyTree, padded
 
@@ -29,6 +30,53 @@ Multiset = tuple[int, ...]
 # Pairs of multisets of neighbouring depths, a measure of the work; about ten seconds at the limit.
 _MOST_PAIRS = 1_000_000
 _MOST_MULTISETS = 20_000
+
+
+class FiniteLeaves(NamedTuple):
+    """Leaves of one tree, on average."""
+
+    complete: Float[np.ndarray, " K"]
+    """Leaves that end each complete path."""
+    truncated: Float[np.ndarray, " S"]
+    """Leaves that were active at a state and drew no child."""
+
+    @property
+    def complete_law(self) -> Float[np.ndarray, " K"]:
+        """The law of a complete path, pooled over many trees."""
+        return self.complete / self.complete.sum()
+
+    @property
+    def truncated_share(self) -> float:
+        """The share of truncated leaves, pooled over many trees."""
+        return float(self.truncated.sum() / (self.complete.sum() + self.truncated.sum()))
+
+
+def finite_leaves(
+    policy: PolicyTree, gamma: float, budget: int, cap: int, *, mode: BudgetMode = "full", scheme: Scheme = "capped"
+) -> FiniteLeaves:
+    """Expected leaves of a tree of this budget; answers leave the pool of active nodes, as in `grow`.
+
+    A cap of at least the budget is no cap. It is what `mean_field` is the limit of, after division by the budget.
+
+    Raises:
+        ValueError: when there are too many multisets to sum over, or the scheme has no cap of its own.
+
+    Source: ours, see docs/theory/finite.md.
+
+    Example:
+        >>> from igrpo_theory.adversaries import adversarial_policy_tree
+        >>> leaves = finite_leaves(adversarial_policy_tree("early answers"), 1.0, 5, 2)
+        >>> round(float(leaves.complete.sum()), 3), round(leaves.truncated_share, 3)
+        (8.602, 0.073)
+    """
+    _check_finite(gamma, budget, cap, mode, scheme)
+    stages = _Stages(policy, gamma, budget, cap, mode, scheme)
+    stages.check_size()
+    law: dict[Multiset, float] = {(budget,): 1.0}
+    for depth in range(policy.turns):
+        law = stages.step(law, depth)
+    ends = policy.ends
+    return FiniteLeaves(stages.born[policy.parent[ends]] * policy.probability[ends], stages.truncated)
 
 
 def finite_law(
@@ -51,108 +99,135 @@ def finite_law(
         >>> [round(total_variation(finite_law(policy, 1.0, 5, cap), mu), 4) for cap in (5, 2)]
         [0.0079, 0.0387]
     """
-    _check_finite(gamma, budget, cap, scheme)
     longer = padded(policy)
-    stages = _Stages(longer.policy, gamma, cap, scheme)
-    stages.check_size(budget)
-    law = {nodes: _multinomial_chance(nodes, stages.first) for nodes in _multisets(budget, len(stages.first))}
-    for depth in range(1, policy.turns - 1):
-        law = stages.step(law, depth)
     ends = np.empty(len(policy.ends))
-    ends[longer.path] = stages.last_step(law, budget) if policy.turns > 1 else stages.first
+    ends[longer.path] = finite_leaves(longer.policy, gamma, budget, cap, scheme=scheme).complete / budget
     return ends
 
 
 class _Stages:
-    """Transitions between multisets of neighbouring depths."""
+    """Transitions between multisets of neighbouring depths, and what they leave behind."""
 
-    def __init__(self, policy: PolicyTree, gamma: float, cap: int, scheme: Scheme) -> None:
-        self.policy, self.cap, self.scheme, self.gamma = policy, cap, scheme, gamma
-        self.states = [np.flatnonzero(policy.depth == depth) for depth in range(policy.turns + 1)]
-        self.first = policy.probability[self.states[1]]
-        self._counts = cache(_count_law)
+    def __init__(
+        self, policy: PolicyTree, gamma: float, budget: int, cap: int, mode: BudgetMode, scheme: Scheme
+    ) -> None:
+        self.policy, self.gamma, self.budget, self.cap = policy, gamma, budget, cap
+        self.mode, self.scheme = mode, scheme
+        self.internal = np.bincount(policy.parent[1:], minlength=len(policy.parent)) > 0
+        self.active = [np.flatnonzero((policy.depth == depth) & self.internal) for depth in range(policy.turns)]
+        # Mean children of the nodes at each state together, and mean number of nodes there that get none.
+        self.born, self.truncated = np.zeros((2, len(policy.parent)))
+        self._draw = cache(_capped_draw)
 
-    def check_size(self, budget: int) -> None:
+    def check_size(self) -> None:
         """Refuse what would take minutes."""
-        sizes = [comb(budget + len(states) - 1, budget) for states in self.states[1:-1]]
+        sizes = [comb(self.budget + len(states) - 1, self.budget) for states in self.active[1:]]
         pairs = sum(one * other for one, other in pairwise(sizes))
         if max(sizes, default=0) > _MOST_MULTISETS or pairs > _MOST_PAIRS:
             raise ValueError(
-                f"budget must be small enough to sum over all stages, got {budget} for {max(sizes)} multisets: "
+                f"budget must be small enough to sum over all stages, got {self.budget} for {max(sizes)} multisets: "
                 "lower it, or estimate the law by growing replicates"
             )
 
-    def weights(self, depth: int) -> Float[np.ndarray, " H"]:
-        """exp(gamma val) of each state, the largest scaled to 1."""
-        values = self.policy.value[self.states[depth]]
-        with np.errstate(over="ignore"):
-            return np.maximum(np.exp(self.gamma * (values - values.max())), np.finfo(np.float64).smallest_subnormal)
-
     def step(self, law: dict[Multiset, float], depth: int) -> dict[Multiset, float]:
-        """The law of the next depth's multiset."""
-        following: dict[Multiset, float] = defaultdict(float)
-        weights = self.weights(depth)
+        """The law of the next depth's multiset; it lacks the chance that no node is left to go on."""
+        families: dict[Multiset, float] = defaultdict(float)
+        states, weights = self.active[depth], self._weights(depth)
         for nodes, mass in law.items():
-            for counts, chance in self._counts(nodes, self._rates(nodes, weights), self.cap).items():
-                for children, split in self._children(counts, depth):
-                    following[children] += mass * chance * split
-        return dict(following)
+            drawn = self._expand(nodes, weights, depth)
+            self.born[states] += mass * drawn.mean
+            self.truncated[states] += mass * drawn.childless
+            for counts, chance in drawn.law.items():
+                families[counts] += mass * chance
+        following: dict[Multiset, float] = defaultdict(float)
+        for counts, mass in families.items():
+            for children, chance in self._children(counts, depth):
+                if any(children):
+                    following[children] += mass * chance
+        return following
 
-    def last_step(self, law: dict[Multiset, float], budget: int) -> Float[np.ndarray, " K"]:
-        """Expected shares of the last states."""
-        depth = self.policy.turns - 1
-        nodes = np.array(list(law))
-        stage, state = np.nonzero(nodes)
-        copies = nodes[stage, state]
-        stage, state = np.repeat(stage, copies), np.repeat(state, copies)
-        budgets = np.full(len(nodes), budget)
-        means = expected_expansions(self.weights(depth)[state], stage, budgets, self.cap, self.scheme)
-        mass = np.array(list(law.values()))[stage]
-        expanded = np.bincount(self.states[depth][state], weights=mass * means, minlength=len(self.policy.parent))
-        last = self.states[-1]
-        return expanded[self.policy.parent[last]] * self.policy.probability[last] / budget
-
-    def _rates(self, nodes: Multiset, weights: Float[np.ndarray, " H"]) -> tuple[float, ...]:
-        budget = sum(nodes)
-        if self.scheme != "calibrated" or self.cap >= budget:
-            return tuple(weights.tolist())
-        copies = np.repeat(np.arange(len(nodes)), nodes)
-        question = np.zeros(budget, dtype=np.int64)
-        rates = np.ones(len(nodes))
-        rates[copies] = calibrated_rates(weights[copies], question, np.array([budget]), self.cap)
-        return tuple(rates.tolist())
+    def _expand(self, nodes: Multiset, weights: Float[np.ndarray, " H"], depth: int) -> "_Drawn":
+        last = depth + 1 == self.policy.turns  # only means matter there
+        if depth == 0:  # the root has its budget whatever cap and mode say
+            return _Drawn({} if last else {nodes: 1.0}, np.array(nodes, dtype=np.float64), np.zeros(1))
+        draws = int(stage_budget(self.mode, self.budget, np.array([sum(nodes)]))[0])
+        rates = self._rates(nodes, weights, draws)
+        if self.cap >= draws:
+            return _free_draw(nodes, rates, draws, with_law=not last)
+        drawn = self._draw(nodes, rates, self.cap, draws)
+        return drawn._replace(law={}) if last else drawn
 
     def _children(self, counts: Multiset, depth: int) -> Iterator[tuple[Multiset, float]]:
-        """Multisets of children, given how many children the nodes of each state have."""
-        parents = self.policy.parent[self.states[depth + 1]]
+        """Multisets of active children, given how many children the nodes of each state have."""
         partial: list[tuple[Multiset, float]] = [((), 1.0)]
-        for state, count in zip(self.states[depth].tolist(), counts, strict=True):
-            own = self.policy.probability[self.states[depth + 1][parents == state]]
-            splits = [(split, _multinomial_chance(split, own)) for split in _multisets(count, len(own))]
+        for state, count in zip(self.active[depth].tolist(), counts, strict=True):
+            own, goes_on = self.policy.parent == state, self.internal
+            odds = self.policy.probability[own & goes_on]
+            kinds = len(odds)
+            # Children that end a path are one kind more, which nothing follows.
+            if (own & ~goes_on).any():
+                odds = np.append(odds, self.policy.probability[own & ~goes_on].sum())
+            splits = [(split[:kinds], _multinomial_chance(split, odds)) for split in _multisets(count, len(odds))]
             partial = [(done + split, chance * more) for done, chance in partial for split, more in splits]
         yield from partial
 
+    def _weights(self, depth: int) -> Float[np.ndarray, " H"]:
+        """exp(gamma val) of each state, the largest scaled to 1."""
+        values = self.policy.value[self.active[depth]]
+        with np.errstate(over="ignore"):
+            weights = np.exp(self.gamma * (values - values.max()))
+        return np.maximum(weights, np.finfo(np.float64).smallest_subnormal)
 
-def _count_law(nodes: Multiset, rates: tuple[float, ...], cap: int) -> dict[Multiset, float]:
-    """Children of the nodes of each state together; the draw has as many children as there are nodes.
+    def _rates(self, nodes: Multiset, weights: Float[np.ndarray, " H"], draws: int) -> tuple[float, ...]:
+        if self.scheme != "calibrated" or self.cap >= draws:
+            return tuple(weights.tolist())
+        copies = np.repeat(np.arange(len(nodes)), nodes)
+        total = np.array([min(draws, self.cap * len(copies))])
+        rates = np.ones(len(nodes))
+        rates[copies] = calibrated_rates(weights[copies], np.zeros(len(copies), dtype=np.int64), total, self.cap)
+        return tuple(rates.tolist())
+
+
+class _Drawn(NamedTuple):
+    """What one draw does to a multiset."""
+
+    law: dict[Multiset, float]
+    """Of the children of the nodes of each state together."""
+    mean: Float[np.ndarray, " H"]
+    """Of the same."""
+    childless: Float[np.ndarray, " H"]
+    """Mean number of nodes at each state that get no child."""
+
+
+def _free_draw(nodes: Multiset, rates: tuple[float, ...], draws: int, with_law: bool) -> _Drawn:
+    """Independent draws."""
+    here = np.array(nodes)
+    share = np.where(here > 0, rates, 0.0) / np.dot(nodes, rates)
+    kinds = _multisets(draws, len(nodes)) if with_law else ()
+    law = {counts: _multinomial_chance(counts, share * here) for counts in kinds}
+    possible = {counts: chance for counts, chance in law.items() if chance > 0}
+    return _Drawn(possible, draws * share * here, (1 - share) ** draws * here)
+
+
+def _capped_draw(nodes: Multiset, rates: tuple[float, ...], cap: int, draws: int) -> _Drawn:
+    """Children one at a time, until the draws are spent or all nodes have the cap.
 
     A state's nodes are tracked by how many of them have 0, 1, .. cap - 1 children; those that have the cap are out.
     """
-    total = sum(nodes)
-    if cap >= total:
-        weights = np.array(nodes) * np.array(rates)
-        law = {k: _multinomial_chance(k, weights / weights.sum()) for k in _multisets(total, len(nodes))}
-        return {k: chance for k, chance in law.items() if chance > 0}
     sure = [count if np.isinf(rate) else 0 for count, rate in zip(nodes, rates, strict=True)]
     start = tuple((count - out, *[0] * (cap - 1)) for count, out in zip(nodes, sure, strict=True))
     profiles: dict[tuple[Multiset, ...], float] = {start: 1.0}
-    for _ in range(total - cap * sum(sure)):
+    for _ in range(min(draws, cap * sum(nodes)) - cap * sum(sure)):
         profiles = _one_more_draw(profiles, rates, cap)
-    law = defaultdict(float)
+    law: dict[Multiset, float] = defaultdict(float)
+    mean, childless = np.zeros((2, len(nodes)))
     for profile, chance in profiles.items():
         missing = [sum((cap - j) * number for j, number in enumerate(state)) for state in profile]
-        law[tuple(cap * count - gap for count, gap in zip(nodes, missing, strict=True))] += chance
-    return dict(law)
+        counts = tuple(cap * count - gap for count, gap in zip(nodes, missing, strict=True))
+        law[counts] += chance
+        mean += chance * np.array(counts)
+        childless += chance * np.array([state[0] for state in profile])
+    return _Drawn(law, mean, childless)
 
 
 def _one_more_draw(
@@ -169,7 +244,7 @@ def _one_more_draw(
                     if j + 1 < cap:
                         moved[j + 1] += 1
                     drawn = (*profile[:place], tuple(moved), *profile[place + 1 :])
-                    following[drawn] += chance * rates[place] * number / pool
+                    following[drawn] += chance * (rates[place] * number / pool)  # rates may be tiny
     return following
 
 
@@ -188,8 +263,9 @@ def _multinomial_chance(counts: Multiset, probabilities: Float[np.ndarray, " H"]
     return float(ways * prod(p**count for p, count in zip(probabilities.tolist(), counts, strict=True)))
 
 
-def _check_finite(gamma: float, budget: int, cap: int, scheme: str) -> None:
+def _check_finite(gamma: float, budget: int, cap: int, mode: str, scheme: str) -> None:
     check_gamma(gamma)
+    check_mode(mode)
     check_cap(cap)
     if budget < 1:
         raise ValueError(f"budget must be at least 1, got {budget}: the root needs a child")

@@ -70,7 +70,7 @@ def gap(
     noise does not pass for distance. Distances are a little low rather than high where noise hides a sign.
 
     Raises:
-        ValueError: when there are fewer than 10 replicates, or no tree has a complete path; see also `GrowthRule`.
+        ValueError: when there are fewer than 10 replicates; see also `GrowthRule`.
 
     Source: ours, see docs/theory/gap.md.
 
@@ -78,7 +78,7 @@ def gap(
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
         >>> measured = gap(policy, replicates=2000)
-        >>> 0.02 < measured.tv_teacher.value < 0.06, len(measured.distinct_parents)
+        >>> abs(measured.tv_teacher.value - 0.0387) < 7 * measured.tv_teacher.error, len(measured.distinct_parents)
         (True, 2)
     """
     if replicates < 10:
@@ -86,9 +86,7 @@ def gap(
     grown = grown_laws(
         policy, gamma, replicates=replicates, budget=budget, cap=cap, scheme=scheme, mode=mode, seed=seed
     )
-    total = grown.counts.sum()
-    if total == 0:
-        raise ValueError(f"replicates must give a complete path, got none in {replicates}: raise budget or replicates")
+    total = grown.counts.sum()  # a tree has a complete path at least
     paths = enumerate_paths(policy)
     mu = teacher_law(policy, gamma)
     limit = mean_field(policy, gamma, cap if cap < budget else None, mode=mode, scheme=scheme).complete_law
@@ -127,8 +125,10 @@ def _total_variation(
 def _divergence(
     law: Float[np.ndarray, " K"], influence: Float[np.ndarray, "R K"], target: Float[np.ndarray, " K"]
 ) -> Estimate:
-    """KL(law || target), less the half trace that noise adds to it."""
+    """KL(law || target), less the half trace that noise adds to it; infinite where the target underflows to 0."""
     seen = law > 0
+    if (target[seen] == 0).any():
+        return Estimate(np.inf, np.nan)
     seen_influence = influence[:, seen]
     noise = seen_influence.T @ seen_influence / len(influence) ** 2 / np.sqrt(np.outer(law[seen], law[seen]))
     first = _mean(seen_influence @ np.log(law[seen] / target[seen])).error

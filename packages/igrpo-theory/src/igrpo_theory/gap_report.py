@@ -89,23 +89,30 @@ def _record(estimate: Estimate) -> dict[str, float | None]:
     return {name: number if math.isfinite(number) else None for name, number in estimate._asdict().items()}
 
 
-def load_plotting() -> Draw:
-    """The function that draws a figure; before anything is measured, so that a missing package is told at once.
+def load_plotting(figure: Path) -> Draw:
+    """The function that draws a figure; before anything is measured, so that what is missing is told at once.
 
     Raises:
         ImportError: when matplotlib is not installed.
+        ValueError: when the name of the file ends in no format that it can write.
 
     Source: ours.
 
     Example:
-        >>> load_plotting().__name__  # doctest: +SKIP
-        'draw'
+        >>> from contextlib import suppress
+        >>> with suppress(ImportError):  # where matplotlib is not installed
+        ...     draw = load_plotting(Path("gap.png"))
     """
     try:
         import matplotlib
     except ImportError as error:
         raise ImportError("a figure needs matplotlib: pip install 'igrpo-theory[plot]'") from error
     matplotlib.use("Agg")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if figure.suffix[1:].lower() not in formats:
+        raise ValueError(f"--figure must end in one of {', '.join(sorted(formats))}, got {figure}: choose one of them")
     return _draw
 
 

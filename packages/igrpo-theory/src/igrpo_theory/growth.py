@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
-from igrpo_theory.randomness import Stream, fold
-from igrpo_theory.tree import NodeStatus, RolloutTree
+from igrpo_theory.randomness import Stream, fold, spaced_keys
+from igrpo_theory.segments import LARGE, group_counts, group_sizes
+from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
 
 Payload = TypeVar("Payload")
@@ -157,16 +158,17 @@ def grow(
     tree = RolloutTree.plant(roots, capacity=len(roots) * (1 + rule.budget * rule.turn_limit))
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
-    nodes = _propose(world, tree, np.repeat(np.arange(len(roots)), rule.budget), keys, rule)
+    nodes = _propose(world, tree, np.arange(len(roots)), np.full(len(roots), rule.budget), keys, rule)
     stages = []
     for depth in range(1, rule.turn_limit):
-        active = nodes[tree.status[nodes] == NodeStatus.ACTIVE]
+        goes_on = tree.status[_span(nodes)] == NodeStatus.ACTIVE
+        active = nodes if goes_on.all() else nodes[goes_on]
         if len(active) == 0:
             break
         stages.append(_expand(world, tree, active, depth, keys, rule))
         counts = stages[-1].counts
-        tree.truncate(active[counts == 0])
-        nodes = _propose(world, tree, np.repeat(active, counts), keys, rule)
+        tree.truncate(_span(active), counts == 0)
+        nodes = _propose(world, tree, active, counts, keys, rule)
     return Growth(tree, stages)
 
 
@@ -180,9 +182,9 @@ def _expand(
 ) -> Stage:
     """Score, value and draw: the counts of one stage."""
     values = _evaluate(world, tree, active, rule) if rule.needs_scores else np.zeros(len(active))
-    question = tree.question[active]
+    question = tree.question[_span(active)]
     probabilities = expansion.expansion_probabilities(values, question, rule.gamma)
-    num_active = np.bincount(question, minlength=tree.num_questions)
+    num_active = group_sizes(question, tree.num_questions)
     budget = expansion.stage_budget(rule.budget_mode, rule.budget, num_active)
     # Through the module, so that a test can replace the sampler.
     stage_keys = fold(keys, Stream.EXPANSION, depth)
@@ -194,16 +196,20 @@ def _evaluate(
     world: World[Payload], tree: RolloutTree[Payload], active: Int[np.ndarray, " A"], rule: GrowthRule
 ) -> Float[np.ndarray, " A"]:
     """Scores and values of active nodes, written to the tree."""
-    _score(world, tree, active)
-    parent_score = tree.score[tree.parent[active]]
-    if rule.root_score == "zero":
-        parent_score = np.where(tree.depth[active] == 1, 0.0, parent_score)
-    values = node_value(tree.score[active], parent_score, rule.criterion)
-    tree.set_values(active, values)
+    scores, span = _score(world, tree, active), _span(active)
+    if rule.criterion in ("score", "zero"):
+        parent_score = scores  # any: the value does not depend on it
+    else:
+        parent_score = tree.score[tree.parent[span]]
+        if rule.root_score == "zero":
+            parent_score = np.where(tree.depth[span] == 1, 0.0, parent_score)
+    values = node_value(scores, parent_score, rule.criterion)
+    tree.set_values(span, values)
     return values
 
 
-def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> None:
+def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Scores of nodes in rising order, checked and written to the tree."""
     scores = world.score(tree, nodes)
     if len(scores) != len(nodes):
         raise ValueError(
@@ -215,20 +221,24 @@ def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndar
             f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
             f"{tree.question[nodes[bad[0]]]}: check the scorer"
         )
-    tree.set_scores(nodes, scores)
+    span = _span(nodes)
+    tree.set_scores(span, scores)
+    return tree.score[span]
 
 
 def _propose(
     world: World[Payload],
     tree: RolloutTree[Payload],
-    parents: Int[np.ndarray, " n"],
+    nodes: Int[np.ndarray, " n"],
+    counts: Int[np.ndarray, " n"],
     keys: UInt64[np.ndarray, " Q"],
     rule: GrowthRule,
-) -> Int[np.ndarray, " n"]:
-    """One child a parent entry, each with its own random stream; returns the new nodes."""
-    streams = fold(keys, Stream.PROPOSAL)
+) -> Int[np.ndarray, " m"]:
+    """So many children of each node, each with its own random stream; returns them."""
+    num_children = group_counts(counts, tree.questions_of(nodes), tree.num_questions)
+    parents, streams = np.repeat(nodes, counts), fold(keys, Stream.PROPOSAL)
     local = tree.reserve(parents)
-    child_keys = fold(streams if len(keys) == 1 else streams[tree.question[parents]], local)
+    child_keys = _child_keys(streams, num_children >= LARGE, tree.questions_of(parents), local)
     proposal = world.propose(tree, parents, child_keys)
     if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
         raise ValueError(
@@ -236,3 +246,22 @@ def _propose(
             f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
         )
     return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+
+
+def _child_keys(
+    streams: UInt64[np.ndarray, " Q"],
+    large: Bool[np.ndarray, " Q"],
+    question: Int[np.ndarray, " n"],
+    local: Int[np.ndarray, " n"],
+) -> UInt64[np.ndarray, " n"]:
+    """One key a child: hashed, or spaced for a question with many children in this stage."""
+    own = streams if len(streams) == 1 else streams[question]
+    if large.all():
+        return spaced_keys(own, local)
+    return np.where(large[question], spaced_keys(own, local), fold(own, local)) if large.any() else fold(own, local)
+
+
+def _span(nodes: Int[np.ndarray, " n"]) -> Nodes:
+    """What indexes nodes that are in rising order."""
+    consecutive = len(nodes) > 0 and nodes[-1] - nodes[0] == len(nodes) - 1
+    return slice(int(nodes[0]), int(nodes[-1]) + 1) if consecutive else nodes

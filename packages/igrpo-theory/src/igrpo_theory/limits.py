@@ -9,13 +9,13 @@ Source: ours, see docs/theory/cap.md.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from igrpo_theory.capped import check_cap, elasticity
-from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma
+from igrpo_theory.expansion import BudgetMode, Scheme, check_gamma, check_mode, check_scheme
 from igrpo_theory.responses import stage_response
 from igrpo_theory.worlds import PolicyTree, enumerate_paths, padded
 
@@ -147,10 +147,13 @@ def cap_distance_bound(policy: PolicyTree, gamma: float, cap: int, children_per_
     possible = np.zeros(len(longer.parent), dtype=bool)
     law = enumerate_paths(longer)
     possible[law.states[law.probability > 0]] = True
+    spread = 0.0
     with np.errstate(over="ignore"):
-        loss = field.log_response - gamma * longer.value
-    spread = [np.ptp(loss[possible & (longer.depth == depth)]) for depth in range(1, longer.turns)]
-    return float(np.tanh(sum(spread) / 4))
+        for depth in range(1, longer.turns):
+            here = possible & (longer.depth == depth)
+            log_weight = gamma * (longer.value[here] - longer.value[here].max())
+            spread += float(np.ptp(field.log_response[here] - log_weight))
+    return float(np.tanh(spread / 4))
 
 
 def saturation_bound(cap: int, children_per_node: Sequence[float]) -> float:
@@ -197,9 +200,8 @@ def _check_limit(
     children_per_node: Sequence[float] | None,
 ) -> None:
     check_gamma(gamma)
-    for name, choice, choices in (("mode", mode, get_args(BudgetMode)), ("scheme", scheme, get_args(Scheme))):
-        if choice not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {choice}: choose one of them")
+    check_mode(mode)
+    check_scheme(scheme, cap=1, budget=1)
     if cap is not None:
         check_cap(cap)
         if scheme not in ("capped", "calibrated"):

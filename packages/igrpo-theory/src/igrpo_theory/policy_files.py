@@ -12,6 +12,8 @@ import numpy as np
 from igrpo_theory.worlds import PolicyTree
 
 _FIELDS = ("parent", "prob", "value", "answer")
+_KINDS: dict[str, tuple[type, ...]] = {"parent": (int,), "answer": (bool,)}
+# What an entry of a field may be; a number elsewhere.
 
 
 def read_policy_tree(path: Path) -> PolicyTree:
@@ -52,21 +54,31 @@ def read_policy_tree(path: Path) -> PolicyTree:
     rewards = [level.get("reward", [0.0] * len(level["parent"])) for level in levels]
     return PolicyTree(
         parent=np.concatenate([[-1], *(start + level["parent"] for start, level in zip(starts, levels, strict=True))]),
-        probability=np.concatenate([[1.0], *(level["prob"] for level in levels)]),
-        value=np.concatenate([[0.0], *(level["value"] for level in levels)]),
+        probability=np.concatenate([[1.0], *(level["prob"] for level in levels)]).astype(np.float64),
+        value=np.concatenate([[0.0], *(level["value"] for level in levels)]).astype(np.float64),
         answer=np.concatenate([[False], *(level["answer"] for level in levels)]),
         reward=np.concatenate([[0.0], *rewards]).astype(np.float64),
     )
 
 
-def _check_levels(levels: list[dict[str, Any]], path: Path) -> None:
+def _check_levels(levels: list[Any], path: Path) -> None:
     """Every level has its fields, one entry a state, and parents in the level above."""
     above = 1
     for number, level in enumerate(levels):
+        if not isinstance(level, dict):
+            raise ValueError(f"levels[{number}] must be an object, got {level} ({path}): it holds {', '.join(_FIELDS)}")
         missing = [field for field in _FIELDS if field not in level]
         if missing:
             raise ValueError(f"levels[{number}] must have {', '.join(_FIELDS)}, got no {missing[0]} ({path}): add it")
-        sizes = {field: len(level[field]) for field in (*_FIELDS, "reward") if field in level}
+        given = [field for field in (*_FIELDS, "reward") if field in level]
+        for field in given:
+            kinds = _KINDS.get(field, (int, float))
+            if not isinstance(level[field], list) or not all(type(entry) in kinds for entry in level[field]):
+                raise ValueError(
+                    f"levels[{number}].{field} must be a list of {kinds[-1].__name__}, got {level[field]} ({path}): "
+                    "correct it"
+                )
+        sizes = {field: len(level[field]) for field in given}
         if len(set(sizes.values())) > 1 or sizes["parent"] == 0:
             raise ValueError(f"levels[{number}] must have one entry a state in each field, got {sizes} ({path})")
         if not all(0 <= parent < above for parent in level["parent"]):

@@ -11,7 +11,7 @@ from enum import IntEnum
 from hashlib import blake2b
 
 import numpy as np
-from jaxtyping import Float64, Int, UInt64
+from jaxtyping import Float64, Int, Int64, UInt64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The fractional bits of sqrt(2): any odd constant other than _GOLDEN keeps key and word apart.
@@ -102,15 +102,58 @@ def uniforms(keys: UInt64[np.ndarray, "..."], *words: Word) -> Float64[np.ndarra
 
     Example:
         >>> draws = uniforms(np.array([5], dtype=np.uint64), np.arange(1000))
-        >>> bool(0 < draws.min()), bool(draws.max() < 1), bool(abs(draws.mean() - 0.5) < 0.05)
+        >>> bool(0 < draws.min()), bool(draws.max() < 1), bool(abs(draws.mean() - 0.5) < 0.06)
         (True, True, True)
     """
-    bits = _mix(fold(keys, *words) + _GOLDEN)
-    bits >>= np.uint64(12)
-    draws = bits.astype(np.float64)
+    draws = random_bits(keys, *words).astype(np.float64)
     draws += 0.5
     draws *= 2.0**-52
     return draws
+
+
+def random_bits(keys: UInt64[np.ndarray, "..."], *words: Word) -> Int64[np.ndarray, "..."]:
+    """The 52 random bits b of each of `uniforms`, which are (b + 1/2) / 2^52: to compare without floating point.
+
+    Source: ours.
+
+    Example:
+        >>> key = np.array([5], dtype=np.uint64)
+        >>> bool(((random_bits(key, 3) + 0.5) / 2**52 == uniforms(key, 3)).all())
+        True
+    """
+    bits = _mix(fold(keys, *words) + _GOLDEN)
+    bits >>= np.uint64(12)
+    return bits.view(np.int64)
+
+
+def spaced_keys(keys: UInt64[np.ndarray, "..."], numbers: Int[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
+    """Keys at equal distances: as good as `fold(keys, numbers)` for drawing from, and far cheaper.
+
+    Uniforms of these keys are the output of the SplitMix64 generator that starts at the key; unlike folded keys they
+    are not random themselves.
+
+    Source: Steele, Lea, Flood (2014), the splitmix64 sequence.
+
+    Example:
+        >>> draws = uniforms(spaced_keys(np.array([5], dtype=np.uint64), np.arange(1000)))
+        >>> bool(abs(draws.mean() - 0.5) < 0.05)
+        True
+    """
+    spaced = _as_uint64(numbers) * _GOLDEN
+    spaced += keys
+    return spaced
+
+
+def generator(key: np.uint64) -> np.random.Generator:
+    """A generator for one question's draw in a large stage.
+
+    Source: SFC64 of PractRand (Doty-Humphrey), as numpy has it.
+
+    Example:
+        >>> bool(generator(np.uint64(7)).random() == generator(np.uint64(7)).random())
+        True
+    """
+    return np.random.Generator(np.random.SFC64(int(key)))
 
 
 def _as_uint64(word: Word) -> UInt64[np.ndarray, "..."]:

@@ -41,7 +41,7 @@ def particle_flow(policy: PolicyTree, gamma: float) -> Flow:
     """The laws that growing passes through, and their distance from the teacher's marginals.
 
     Raises:
-        ValueError: when a path ends early (see `padded`).
+        ValueError: when a path ends early (see `padded`), or gamma is so large that a path of the teacher is lost.
 
     Source: IGRPO (arXiv 2607.06223), proof of theorem 1; ratio and kappa are ours.
 
@@ -62,13 +62,17 @@ def particle_flow(policy: PolicyTree, gamma: float) -> Flow:
     weight = np.zeros(len(depth))
     eta = np.where(depth == 1, policy.probability, 0.0)
     for level in range(1, policy.turns):
-        here = depth == level
-        weight[here] = np.exp(gamma * (policy.value[here] - policy.value[here].max()))
+        here = (depth == level) & (eta > 0)
+        with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
+            weight[here] = np.exp(gamma * (policy.value[here] - policy.value[here].max()))
         weight[here] /= eta[here] @ weight[here]
         eta += np.where(depth == level + 1, (eta * weight)[policy.parent] * policy.probability, 0.0)
     mu = teacher_law(policy, gamma)
     marginal = np.bincount(law.states.ravel(), weights=np.repeat(mu, policy.turns), minlength=len(eta))
-    ratio = np.divide(marginal, eta, out=np.zeros_like(eta), where=eta > 0)
+    there = eta >= np.finfo(np.float64).tiny
+    if (marginal[~there] > 1e-300).any():
+        raise ValueError(f"gamma must leave the teacher's paths a chance of 1e-308 a stage, got {gamma}: lower it")
+    ratio = np.divide(marginal, eta, out=np.zeros_like(eta), where=there)
     kappa = np.bincount(depth, weights=marginal * ratio)[1:]
     return Flow(eta, weight, marginal, ratio, kappa)
 
@@ -159,7 +163,7 @@ def rate_constants(policy: PolicyTree, gamma: float) -> RateConstants:
     root = np.sqrt(2 * np.pi)
     return RateConstants(
         spread=float(sigma.sum() / root),
-        iid_spread=float(np.sqrt(mu * (1 - mu)).sum() / root),
+        iid_spread=float(np.sqrt(mu * np.maximum(1 - mu, 0.0)).sum() / root),
         bias=float(np.abs(bias_rate(policy, gamma)).sum() / 2),
     )
 
@@ -168,7 +172,7 @@ class BudgetBound(NamedTuple):
     """What holds at one budget, without asymptotics."""
 
     inflation: Float[np.ndarray, " K"]
-    """L(o) = E_o[Zhat] / Z with one particle frozen on o; q_B(o) >= mu(o) / L(o)."""
+    """L(o) = E_o[Zhat] / Z with one particle frozen on o; q_B(o) >= mu(o) / L(o). 1 for paths without teacher mass."""
     total_variation: float
     """At least TV(q_B, mu)."""
     kl: float
@@ -202,8 +206,8 @@ def finite_budget_bound(policy: PolicyTree, gamma: float, budget: int) -> Budget
         below = np.where(depth == level + 1, weighed[:, policy.parent] * policy.probability, 0.0)
         measure = (1 - 1 / budget) * below
         measure[rows, law.states[:, level]] += weighed.sum(axis=1) / budget
-    inflation = measure.sum(axis=1)  # flow.weight has Z = 1
     mu = teacher_law(policy, gamma)
+    inflation = np.where(mu > 0, measure.sum(axis=1), 1.0)  # flow.weight has Z = 1
     return BudgetBound(
         inflation=inflation,
         total_variation=float(mu @ np.maximum(1 - 1 / inflation, 0.0)),

@@ -15,6 +15,7 @@ from igrpo_theory.expansion import BudgetMode, Scheme
 from igrpo_theory.growth import Growth, GrowthRule, Stage, grow
 from igrpo_theory.paths import root_to_leaf_paths
 from igrpo_theory.randomness import question_keys
+from igrpo_theory.segments import group_max
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.worlds import PolicyTree, PolicyTreeWorld, states_of
 
@@ -25,7 +26,8 @@ class GrownLaws(NamedTuple):
     counts: Int[np.ndarray, "R K"]
     """Leaves that end each complete path."""
     log_normalisers: Float[np.ndarray, " R"]
-    """log Zhat, the sum over stages of the log of the mean weight exp(gamma val); without a cap E Zhat = Z."""
+    """log Zhat, the sum over stages of the log of the mean weight exp(gamma val), infinite where it overflows; without
+    a cap E Zhat = Z."""
     growth: Growth[int]
     """The trees themselves; replicate r is question r."""
 
@@ -60,6 +62,9 @@ def grown_laws(
         seed: equal seeds give equal trees.
         world: grows another world on the same states.
 
+    Raises:
+        ValueError: without a replicate; see also `GrowthRule`.
+
     Source: ours.
 
     Example:
@@ -68,6 +73,8 @@ def grown_laws(
         >>> grown_laws(policy, 1.0, replicates=50, budget=20).laws.shape
         (50, 8)
     """
+    if replicates < 1:
+        raise ValueError(f"replicates must be at least 1, got {replicates}: each grows a tree")
     rule = GrowthRule(
         budget=budget,
         cap=budget if cap is None else cap,
@@ -85,19 +92,24 @@ def grown_laws(
     end = states_of(growth.tree)[paths.leaf[complete]]
     cells = np.bincount(paths.question[complete] * len(policy.parent) + end, minlength=replicates * len(policy.parent))
     counts = cells.reshape(replicates, -1)[:, policy.ends]
-    log_normalisers = sum(
-        (_log_mean_weights(growth.tree, stage, gamma) for stage in growth.stages), np.zeros(replicates)
-    )
+    highest, log_normalisers = np.zeros((2, replicates))
+    for stage in growth.stages:
+        stage_highest, log_mean = _log_mean_weights(growth.tree, stage, gamma)
+        highest += stage_highest
+        log_normalisers += log_mean
+    with np.errstate(over="ignore"):
+        log_normalisers += gamma * highest
     return GrownLaws(counts, log_normalisers, growth)
 
 
-def _log_mean_weights(tree: RolloutTree[int], stage: Stage, gamma: float) -> Float[np.ndarray, " R"]:
-    """Log of the mean of exp(gamma val) over the active nodes of each replicate; 0 where none is left."""
-    question, exponent = tree.question[stage.nodes], gamma * tree.value[stage.nodes]
-    highest = np.full(tree.num_questions, -np.inf)
-    np.maximum.at(highest, question, exponent)
-    sums = np.bincount(question, weights=np.exp(exponent - highest[question]), minlength=tree.num_questions)
+def _log_mean_weights(
+    tree: RolloutTree[int], stage: Stage, gamma: float
+) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
+    """Highest val of the active nodes of each replicate, and log of the mean of exp(gamma (val - highest))."""
+    question, value = tree.question[stage.nodes], tree.value[stage.nodes]
     num_active = np.bincount(question, minlength=tree.num_questions)
-    return np.where(
-        num_active > 0, highest + np.log(np.where(num_active > 0, sums / np.maximum(num_active, 1), 1)), 0.0
-    )
+    highest = np.where(num_active > 0, group_max(value, question, tree.num_questions), 0.0)
+    with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
+        weight = np.exp(gamma * (value - highest[question]))
+    sums = np.bincount(question, weights=weight, minlength=tree.num_questions)
+    return highest, np.log(np.where(num_active > 0, sums / np.maximum(num_active, 1), 1.0))

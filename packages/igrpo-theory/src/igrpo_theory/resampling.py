@@ -8,16 +8,19 @@ Source: Douc, Cappe, Moulines (2005), "Comparison of resampling schemes for part
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, Int8, UInt64
 
-from igrpo_theory.randomness import uniforms
-from igrpo_theory.segments import group_bounds, members, order_within, rank_within, running_sum
+from igrpo_theory.randomness import generator, uniforms
+from igrpo_theory.segments import LARGE, group_bounds, group_sizes, members, order_within, rank_within, running_sum
 
 _MANY_DRAWS = 64
 # Draws a question above which questions are counted one by one; below, all at once.
-_LARGE = 4096
-# Budget or nodes of one question from which its randomness comes from a generator seeded by its key: hashing a number a
-# draw and sorting would take most of the time of a large stage.
+_ROWS = 64
+# Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once.
+_BLOCK = 1 << 16
+# Poisson numbers drawn at once.
+_INVERTED = 16.0
+# Mean up to which inversion, which counts up from zero, is the faster way.
 
 
 def multinomial(
@@ -28,21 +31,23 @@ def multinomial(
 ) -> Int[np.ndarray, " A"]:
     """Independent draws by inverse CDF: a draw goes to the first node whose running sum reaches it.
 
-    Source: textbook; Devroye (1986), chapter V.2, for uniforms that come sorted.
+    LARGE draws or more of one question are not made one by one: each node gets a Poisson number, given that the sum is
+    at least the budget, less a uniform choice of the draws that are too many.
+
+    Source: textbook; Devroye (1986), chapters V.2 and X.3, for the two facts about Poisson numbers.
 
     Example:
         >>> multinomial(np.array([0.0, 1.0]), np.array([0, 0]), np.array([3]), np.array([1], dtype=np.uint64)).tolist()
         [0, 3]
     """
-    large = budget >= _LARGE
-    if large.all():
-        counts = np.zeros(len(question), dtype=np.int64)
-    else:
-        owner = _owners(question, np.where(large, 0, budget))
-        counts = _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
+    large = (budget >= LARGE) & (group_sizes(question, len(budget)) > 0)
+    if len(budget) == 1 and large[0]:
+        return _many_draws(probabilities, int(budget[0]), keys[0])
+    owner = _owners(question, np.where(large, 0, budget))
+    counts = _spread(uniforms(keys[owner], rank_within(owner)), owner, probabilities, question, len(budget))
     for slot in np.flatnonzero(large).tolist():
-        own = members(question, slot)
-        counts[own] = _sorted_draws(probabilities[own], int(budget[slot]), keys[slot])
+        own = members(question, slot, len(budget))
+        counts[own] = _many_draws(probabilities[own], int(budget[slot]), keys[slot])
     return counts
 
 
@@ -76,26 +81,28 @@ def systematic(
 ) -> Int[np.ndarray, " A"]:
     """Equally spaced points with one random offset a question, over its nodes in random order.
 
-    A count is budget * p rounded down or up.
+    A count is budget * p rounded down or up. The order is uniform, but for a question of LARGE nodes or more: its nodes
+    fill the rows of a table, and the order goes column by column, through each in one random order of the rows that
+    starts, and comes back to, a random row of its own. Within a column that is a uniform order too; nodes of one row,
+    such as siblings, are never neighbours but at the ends of columns, and do not go in step.
 
-    Source: Kitagawa (1996), systematic resampling; the random order is ours.
+    Source: Kitagawa (1996), systematic resampling; the random orders are ours.
 
     Example:
         >>> keys = np.array([1], dtype=np.uint64)
         >>> systematic(np.array([0.5, 0.25, 0.25]), np.array([0, 0, 0]), np.array([4]), keys).tolist()
         [2, 1, 1]
     """
-    shuffle = _random_order(question, keys)
-    question = question[shuffle] if len(budget) > 1 else question
-    cdf, total = running_sum(probabilities[shuffle], question, len(budget))
-    slot = question if len(budget) > 1 else slice(None)
-    # cdf / total is exactly 1 at a question's last node, so its points add up to the budget.
-    passed = np.floor(cdf / total[slot] * budget[slot] + uniforms(keys, 0)[slot])
-    gained = np.diff(passed, prepend=0.0)
-    first = np.flatnonzero(rank_within(question) == 0)
-    gained[first] = passed[first]
+    large = group_sizes(question, len(budget)) >= LARGE
+    if len(budget) == 1 and large[0]:
+        return _table_shares(probabilities, int(budget[0]), keys[0])
+    small = np.flatnonzero(~large[question])
+    order = small[order_within(uniforms(keys[question[small]], 1, rank_within(question[small])), question[small])]
     counts = np.empty(len(question), dtype=np.int64)
-    counts[shuffle] = gained
+    counts[order] = _rounded_shares(probabilities[order], question[order], budget, keys)
+    for slot in np.flatnonzero(large).tolist():
+        own = members(question, slot, len(budget))
+        counts[own] = _table_shares(probabilities[own], int(budget[slot]), keys[slot])
     return counts
 
 
@@ -155,34 +162,100 @@ def _spread(
     return _draws_before_each_node(order, is_node, question)
 
 
-def _sorted_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
-    """Independent draws of one question, made in order: running sums of exponential gaps are sorted uniforms."""
-    if len(probabilities) == 0:
-        return np.zeros(0, dtype=np.int64)
-    cdf = np.cumsum(probabilities)
-    points = np.cumsum(_generator(key).standard_exponential(budget + 1))
-    points *= cdf[-1] / points[-1]
-    # The last point, which ends at the total, is no draw.
-    return np.diff(np.searchsorted(points[:-1], cdf, side="right"), prepend=0)
+def _many_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
+    """Independent draws of one question: the law of Poisson numbers is multinomial, given their sum."""
+    rng, scale = generator(key), (budget + 3 * np.sqrt(budget)) / probabilities.sum()
+    counts = _poisson(probabilities, scale, rng)
+    while (surplus := int(counts.sum()) - budget) < 0:
+        counts = _poisson(probabilities, scale, rng)
+    taken = np.sort(rng.choice(budget + surplus, surplus, replace=False, shuffle=False))
+    np.subtract.at(counts, np.searchsorted(np.cumsum(counts), taken, side="right"), 1)
+    return counts
 
 
-def _random_order(question: Int[np.ndarray, " A"], keys: UInt64[np.ndarray, " Q"]) -> Int[np.ndarray, " A"]:
-    """Nodes by question, and in random order inside each."""
-    sizes = np.bincount(question)
-    if sizes.max(initial=0) < _LARGE:
-        return order_within(uniforms(keys[question], 1, rank_within(question)), question)
-    orders = []
-    for slot, size in enumerate(sizes.tolist()):
-        own = np.arange(len(question))[members(question, slot)]
-        if size >= _LARGE:
-            orders.append(own[_generator(keys[slot]).permutation(size)])
-        else:
-            orders.append(own[np.argsort(uniforms(keys[slot : slot + 1], 1, np.arange(size)))])
-    return np.concatenate(orders)
+def _poisson(probabilities: Float[np.ndarray, " A"], scale: float, rng: np.random.Generator) -> Int[np.ndarray, " A"]:
+    """Poisson numbers of mean scale * p, in blocks that fit the cache: by inversion where all means are small."""
+    counts = np.empty(len(probabilities), dtype=np.int64)
+    for start in range(0, len(probabilities), _BLOCK):
+        mean = probabilities[start : start + _BLOCK] * scale
+        counts[start : start + _BLOCK] = rng.poisson(mean) if mean.max() > _INVERTED else _inverted(mean, rng)
+    return counts
 
 
-def _generator(key: np.uint64) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(int(key)))
+def _inverted(mean: Float[np.ndarray, " n"], rng: np.random.Generator) -> Int8[np.ndarray, " n"]:
+    """How many values of the Poisson CDF are below a uniform; 64 is out of reach for means up to _INVERTED."""
+    draws, term, counts = rng.random(len(mean)), np.exp(-mean), np.zeros(len(mean), dtype=np.int8)
+    below = term.copy()
+    for number in range(1, 4):
+        more = draws > below
+        counts += more
+        term *= mean
+        term *= 1 / number
+        below += term
+    # Few are left: to choose them pays off from here on.
+    left = chosen = np.flatnonzero(more)
+    for number in range(4, 65):
+        draws, term, below, mean = draws[chosen], term[chosen], below[chosen], mean[chosen]
+        chosen = np.flatnonzero(draws > below)
+        if len(chosen) == 0:
+            break
+        left = left[chosen]
+        counts[left] += 1
+        term *= mean / number
+        below += term
+    return counts
+
+
+def _rounded_shares(
+    probabilities: Float[np.ndarray, " A"],
+    question: Int[np.ndarray, " A"],
+    budget: Int[np.ndarray, " Q"],
+    keys: UInt64[np.ndarray, " Q"],
+) -> Float[np.ndarray, " A"]:
+    """Systematic counts over the nodes in the order given, which is by question."""
+    cdf, total = running_sum(probabilities, question, len(budget))
+    slot = question if len(budget) > 1 else slice(None)
+    # cdf / total is exactly 1 at a question's last node, so its points add up to the budget.
+    passed = np.floor(cdf / total[slot] * budget[slot] + uniforms(keys, 0)[slot])
+    gained = np.diff(passed, prepend=0.0)
+    first = np.flatnonzero(rank_within(question) == 0)
+    gained[first] = passed[first]
+    return gained
+
+
+def _table_shares(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uint64) -> Int[np.ndarray, " A"]:
+    """Systematic counts of one large question, in the order that `systematic` describes, all columns in step."""
+    rng, width = generator(key), -(-len(probabilities) // _ROWS)
+    rows = [probabilities[start : start + width] for start in range(0, len(probabilities), width)]
+    rows[-1] = np.concatenate([rows[-1], np.zeros(width - len(rows[-1]))])
+    order, starts, offset = rng.permutation(len(rows)), rng.integers(len(rows), size=width), rng.random()
+    begins = np.split(np.argsort(starts), np.cumsum(np.bincount(starts, minlength=len(rows)))[:-1])
+    # Shares of 2^50 as whole numbers: their sums are exact, so a column ends where the next one starts, to the bit.
+    unit = 2.0**50 / probabilities.sum()
+    skipped, size = np.zeros(width), np.zeros(width)
+    for row, here in zip(order, begins, strict=True):
+        skipped[here] = size[here]
+        size += np.rint(rows[row] * unit)
+    scale = np.nextafter(budget / size.sum(), np.inf)
+
+    def passed(position: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Points up to here; the whole budget at the end, however the product is rounded."""
+        points = position * scale
+        points += offset
+        return np.floor(np.minimum(points, budget + 0.5, out=points), out=points)
+
+    counts = np.empty((len(rows), width), dtype=np.int64)
+    # A column goes on from its first row below its last one, until it comes to the row where it begins.
+    position = np.cumsum(size) - skipped
+    before = passed(position)
+    for row, here in zip(order, begins, strict=True):
+        position[here] -= size[here]
+        before[here] = passed(position[here])
+        position += np.rint(rows[row] * unit)
+        after = passed(position)
+        counts[row] = after - before
+        before = after
+    return counts.ravel()[: len(probabilities)]
 
 
 def _draws_before_each_node(

@@ -86,8 +86,6 @@ def _solve(
         return float(law @ np.exp(_log_capped_mean(log_rate + log_weight, cap)) - children_per_node)
 
     finite = log_weight[np.isfinite(log_weight)]
-    if len(finite) == 0:
-        return 0.0
     # F_c(x) <= x bounds the root from below, and at x = 100 + 10 c every clock has stopped. Beside infinite rates (a
     # calibrated share that passes the cap) the rest may have next to nothing left to draw.
     low = np.log(children_per_node) - finite.max() - (1.0 if len(finite) == len(log_weight) else 700.0)

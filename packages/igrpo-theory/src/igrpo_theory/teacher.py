@@ -14,11 +14,11 @@ from jaxtyping import Float
 from scipy.special import logsumexp, rel_entr
 
 from igrpo_theory.expansion import check_gamma
-from igrpo_theory.worlds import PolicyTree, enumerate_paths
+from igrpo_theory.worlds import PathLaw, PolicyTree, enumerate_paths
 
 
 def log_partition(policy: PolicyTree, gamma: float) -> float:
-    """Log Z = log E_pi[exp(gamma V)], in nats.
+    """Log Z = log E_pi[exp(gamma V)], in nats; infinite where gamma V overflows.
 
     Source: IGRPO (arXiv 2607.06223), theorem 1.
 
@@ -28,9 +28,9 @@ def log_partition(policy: PolicyTree, gamma: float) -> float:
         >>> abs(log_partition(policy, 0.0)) < 1e-12
         True
     """
-    check_gamma(gamma)
     law = enumerate_paths(policy)
-    return float(logsumexp(gamma * law.value, b=law.probability))
+    best = float(law.value[law.probability > 0].max())
+    return float(gamma) * best + float(np.log(law.probability @ np.exp(_log_tilt(law, gamma))))
 
 
 def teacher_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
@@ -45,9 +45,16 @@ def teacher_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
         True
     """
     law = enumerate_paths(policy)
+    mass = law.probability * np.exp(_log_tilt(law, gamma))
+    return mass / mass.sum()
+
+
+def _log_tilt(law: PathLaw, gamma: float) -> Float[np.ndarray, " K"]:
+    """Gamma (V - the largest possible V), which no gamma makes overflow; minus infinity for impossible paths."""
+    check_gamma(gamma)
     possible = law.probability > 0
-    log_density = np.where(possible, gamma * law.value - log_partition(policy, gamma), -np.inf)
-    return law.probability * np.exp(log_density)
+    with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
+        return np.where(possible, gamma * np.minimum(law.value - law.value[possible].max(), 0.0), -np.inf)
 
 
 class Recursion(NamedTuple):
@@ -66,6 +73,9 @@ def teacher_law_by_recursion(policy: PolicyTree, gamma: float) -> Recursion:
 
     Must agree with `teacher_law`; this is the form that the proof of theorem 1 follows.
 
+    Raises:
+        ValueError: when gamma V overflows.
+
     Source: IGRPO (arXiv 2607.06223), proof of theorem 1 (a Feynman-Kac flow).
 
     Example:
@@ -76,23 +86,24 @@ def teacher_law_by_recursion(policy: PolicyTree, gamma: float) -> Recursion:
         True
     """
     check_gamma(gamma)
+    if not np.isfinite(gamma * float(np.abs(policy.value).max()) * policy.turns):
+        raise ValueError(f"gamma must keep gamma V finite, got {gamma}: use teacher_law, which has the limit")
     depth, ends = policy.depth, policy.ends
-    has_children = np.ones(len(policy.parent), dtype=bool)
-    has_children[ends] = False
-    exponent = np.where(has_children, gamma * policy.value, 0.0)
-    # mass[s] is eta_t(s) while s is alive or padded; ended states keep their share through later stages.
-    mass = np.where(depth == 1, policy.probability, 0.0)
+    has_children = np.bincount(policy.parent[1:], minlength=len(policy.parent)) > 0
+    with np.errstate(divide="ignore"):
+        log_probability = np.log(policy.probability)
+    # log_mass[s] is log eta_t(s) while s is alive or padded; ended states keep their share through later stages.
+    log_mass = np.where(depth == 1, log_probability, -np.inf)
     log_means = []
     for level in range(1, policy.turns):
-        tilt = np.where(depth == level, exponent, 0.0)
-        highest = tilt[mass > 0].max()
-        weighed = np.where(mass > 0, mass * np.exp(np.minimum(tilt - highest, 0.0)), 0.0)
-        log_means.append(highest + np.log(weighed.sum()))
-        weighed /= weighed.sum()
-        below = depth == level + 1
-        inherited = np.where(below, weighed[policy.parent] * policy.probability, 0.0)
-        mass = np.where(has_children & (depth <= level), 0.0, weighed) + inherited
-    return Recursion(mu=mass[ends], log_partition=float(sum(log_means)), log_stage_means=np.array(log_means))
+        weighed = log_mass + np.where((depth == level) & has_children, gamma * policy.value, 0.0)
+        log_means.append(float(logsumexp(weighed)))
+        weighed = weighed - log_means[-1]
+        inherited = np.where(depth == level + 1, weighed[policy.parent] + log_probability, -np.inf)
+        log_mass = np.where(has_children & (depth <= level), inherited, np.maximum(weighed, inherited))
+    return Recursion(
+        mu=np.exp(log_mass[ends]), log_partition=float(sum(log_means)), log_stage_means=np.array(log_means)
+    )
 
 
 def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> float:
@@ -101,7 +112,7 @@ def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> f
     For every law q on paths that the policy can take, log(Z) / gamma - J(q) = KL(q || mu) / gamma.
 
     Raises:
-        ValueError: for gamma = 0, where the objective is not defined.
+        ValueError: for gamma = 0, where the objective is not defined, or a q that is no law.
 
     Source: IGRPO (arXiv 2607.06223), theorem 2 (the Gibbs variational principle).
 
@@ -114,6 +125,7 @@ def objective(q: Float[np.ndarray, " K"], policy: PolicyTree, gamma: float) -> f
     """
     if not (np.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma}: the objective divides by it")
+    check_law("q", q)
     law = enumerate_paths(policy)
     return float(q @ law.value) - kl_divergence(q, law.probability) / gamma
 
@@ -209,12 +221,16 @@ def merged_law(policy: PolicyTree, gamma: float) -> Float[np.ndarray, " K"]:
     last = law.states[:, -2]
     possible = np.unique(last[law.probability > 0])
     weight = np.zeros(len(depth))
-    weight[possible] = np.exp(gamma * (policy.value[possible] - policy.value[possible].max()))
+    with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
+        weight[possible] = np.exp(gamma * (policy.value[possible] - policy.value[possible].max()))
     return weight[last] / weight.sum() * policy.probability[law.end]
 
 
 def kl_divergence(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> float:
     """KL(q || p) in nats; infinite when q has mass where p has none.
+
+    Raises:
+        ValueError: when one of the two is no law.
 
     Source: textbook.
 
@@ -222,11 +238,16 @@ def kl_divergence(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> flo
         >>> round(kl_divergence(np.array([1.0, 0.0]), np.array([0.5, 0.5])), 6)
         0.693147
     """
+    check_law("q", q)
+    check_law("p", p)
     return float(rel_entr(q, p).sum())
 
 
 def total_variation(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> float:
     """Half the l1 distance of two laws.
+
+    Raises:
+        ValueError: when one of the two is no law.
 
     Source: textbook.
 
@@ -234,4 +255,22 @@ def total_variation(q: Float[np.ndarray, " K"], p: Float[np.ndarray, " K"]) -> f
         >>> total_variation(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
         0.5
     """
+    check_law("q", q)
+    check_law("p", p)
     return float(np.abs(q - p).sum() / 2)
+
+
+def check_law(name: str, law: Float[np.ndarray, " K"]) -> None:
+    """Refuse masses that are negative, not finite, or do not sum to 1 within 1e-6.
+
+    Source: ours.
+
+    Example:
+        >>> check_law("q", np.array([0.5, 0.4]))
+        Traceback (most recent call last):
+        ValueError: q must be at least 0 and sum to 1, got a sum of 0.9: divide by it
+    """
+    if not (law >= 0).all():
+        raise ValueError(f"{name} must be at least 0 and sum to 1, got {law[~(law >= 0)][0]}: it is a law of paths")
+    if not abs(law.sum() - 1) <= 1e-6:
+        raise ValueError(f"{name} must be at least 0 and sum to 1, got a sum of {law.sum():.6g}: divide by it")

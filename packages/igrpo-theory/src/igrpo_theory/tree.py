@@ -9,12 +9,12 @@ Letters: Q questions, N nodes, L leaves, n the nodes of one call.
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int8, Int32
 
-from igrpo_theory.segments import rank_within
+from igrpo_theory.segments import group_sizes, rank_within
 
 Payload = TypeVar("Payload")
 
@@ -31,6 +31,9 @@ class NodeStatus(IntEnum):
     TRUNCATED = 3
     """Was active but drew no child."""
 
+
+Nodes = slice | Int[np.ndarray, " n"]
+"""Node numbers, each once; a slice, which copies nothing, where they are consecutive."""
 
 _COLUMNS = {
     "parent": np.int32,
@@ -63,6 +66,8 @@ class RolloutTree(Generic[Payload]):
         self._columns = {name: np.empty(capacity, dtype=dtype) for name, dtype in _COLUMNS.items()}
         if payload_dtype is not None:
             self._columns["payload"] = np.empty(capacity, dtype=payload_dtype)
+        # Scores and values are written where they are known or asked for: NaN stands up to here in each.
+        self._written = {"score": 0, "value": 0}
         self._sizes = np.zeros(0, dtype=np.int64)
 
     @classmethod
@@ -140,8 +145,14 @@ class RolloutTree(Generic[Payload]):
 
     def reserve(self, parents: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The local numbers that children of these parents will get from the next `append`, in this order."""
+        if self.num_questions == 1:
+            return np.arange(self._sizes[0], self._sizes[0] + len(parents))
         slots = self.question[parents]
         return self._sizes[slots] + rank_within(slots)
+
+    def questions_of(self, nodes: Int[np.ndarray, " n"]) -> Int32[np.ndarray, " n"]:
+        """The question of each node; looks nothing up where there is one."""
+        return self.question[nodes] if self.num_questions > 1 else np.broadcast_to(np.int32(0), nodes.shape)
 
     def append(
         self,
@@ -164,38 +175,32 @@ class RolloutTree(Generic[Payload]):
             The node numbers of the children.
         """
         assert len(parents) == len(payloads) == len(terminal), "one payload and one flag a parent"
-        assert (self.status[parents] == NodeStatus.ACTIVE).all(), "only active nodes have children"
+        assert not self.status[parents].any(), "only active nodes have children"
         depth = self.depth[parents] + 1
-        at_limit = np.where(depth >= turn_limit, NodeStatus.TURN_LIMIT, NodeStatus.ACTIVE)
-        question = self.question[parents]
+        question = self.questions_of(parents)
         nodes = np.arange(self.num_nodes, self.num_nodes + len(parents))
         local = self.reserve(parents) if local is None else local
-        self._fill(
-            payloads=payloads,
-            parent=parents,
-            depth=depth,
-            question=question,
-            local=local,
-            status=np.where(terminal, NodeStatus.TERMINAL, at_limit),
-        )
-        self._sizes += np.bincount(question, minlength=self.num_questions)
+        # Products instead of choices, which are slow where they are hard to foretell.
+        at_limit = (depth >= turn_limit) * np.int8(NodeStatus.TURN_LIMIT)
+        status = at_limit * ~terminal + terminal * np.int8(NodeStatus.TERMINAL)
+        self._fill(payloads=payloads, parent=parents, depth=depth, question=question, local=local, status=status)
+        self._sizes += group_sizes(question, self.num_questions)
         return nodes
 
-    def set_scores(self, nodes: Int[np.ndarray, " n"], scores: Float[np.ndarray, " n"]) -> None:
+    def set_scores(self, nodes: Nodes, scores: Float[np.ndarray, " n"]) -> None:
         """Assign s(h); once a node."""
-        assert np.isnan(self.score[nodes]).all(), "a score is assigned once"
-        self._columns["score"][nodes] = scores
+        self._assign("score", nodes, scores)
 
-    def set_values(self, nodes: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> None:
+    def set_values(self, nodes: Nodes, values: Float[np.ndarray, " n"]) -> None:
         """Assign val(h); once a node."""
-        assert np.isnan(self.value[nodes]).all(), "a value is assigned once"
-        self._columns["value"][nodes] = values
+        self._assign("value", nodes, values)
 
-    def truncate(self, nodes: Int[np.ndarray, " n"]) -> None:
-        """Turn active nodes that drew no child into leaves."""
+    def truncate(self, nodes: Nodes, childless: Bool[np.ndarray, " n"] | Literal[True] = True) -> None:
+        """Turn those active nodes that drew no child into leaves."""
+        leaves = childless * np.int8(NodeStatus.TRUNCATED)
         turns = (self.status[nodes] == NodeStatus.ACTIVE) & (self.depth[nodes] > 0)
-        assert turns.all(), "only active turns are truncated"
-        self._columns["status"][nodes] = NodeStatus.TRUNCATED
+        assert np.logical_or(turns, np.logical_not(childless)).all(), "only active turns are truncated"
+        self._columns["status"][nodes] += leaves
 
     def children_count(self) -> Int[np.ndarray, " N"]:
         """How many children each node has."""
@@ -223,7 +228,18 @@ class RolloutTree(Generic[Payload]):
             )
         return records
 
+    def _assign(self, name: str, nodes: Nodes, numbers: Float[np.ndarray, " n"]) -> None:
+        if isinstance(nodes, slice) and nodes.start >= self._written[name]:
+            self._columns[name][self._written[name] : nodes.start] = np.nan
+            self._written[name] = nodes.stop
+        else:
+            assert np.isnan(self._filled(name)[nodes]).all(), f"a {name} is assigned once"
+        self._columns[name][nodes] = numbers
+
     def _filled(self, name: str) -> np.ndarray:
+        if self._written.get(name, self.num_nodes) < self.num_nodes:
+            self._columns[name][self._written[name] : self.num_nodes] = np.nan
+            self._written[name] = self.num_nodes
         view = self._columns[name][: self.num_nodes]
         view.flags.writeable = False
         return view
@@ -231,8 +247,6 @@ class RolloutTree(Generic[Payload]):
     def _fill(self, payloads: Sequence[Payload] | np.ndarray, **columns: np.ndarray) -> None:
         start, stop = self.num_nodes, self.num_nodes + len(payloads)
         self._make_room(stop)
-        for name in ("score", "value"):
-            self._columns[name][start:stop] = np.nan
         for name, entries in columns.items():
             self._columns[name][start:stop] = entries
         if self._payloads is None:

@@ -28,7 +28,10 @@ def information_gain(score: Float[np.ndarray, " N"], parent_score: Float[np.ndar
 def node_value(
     score: Float[np.ndarray, " N"], parent_score: Float[np.ndarray, " N"], criterion: Criterion
 ) -> Float[np.ndarray, " N"]:
-    """val(h) under a criterion; "mean" is (s + IG) / 2.
+    """val(h) under a criterion; "mean" is (s + IG) / 2. NaN, which stands for no score, stays NaN.
+
+    Raises:
+        ValueError: for an unknown criterion.
 
     Source: IGRPO (arXiv 2607.06223), node value.
 
@@ -36,6 +39,8 @@ def node_value(
         >>> node_value(np.array([0.75]), np.array([0.5]), "mean").tolist()
         [0.5]
     """
+    if criterion not in _CRITERIA:
+        raise ValueError(f"criterion must be one of {', '.join(_CRITERIA)}, got {criterion}: choose one of them")
     return _CRITERIA[criterion](score, parent_score)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory.growth import Proposal
-from igrpo_theory.randomness import uniforms
+from igrpo_theory.randomness import random_bits
 from igrpo_theory.tree import RolloutTree
 
 
@@ -160,6 +160,9 @@ def random_policy_tree(
     Each state below the last turn answers with probability `answer_rate` and then has no children; 0 pads all paths to
     the same length. Rewards are 0 or 1.
 
+    Raises:
+        ValueError: for less than one turn or child, a rate outside [0, 1], or a range that is negative or not finite.
+
     Source: ours.
 
     Example:
@@ -167,6 +170,13 @@ def random_policy_tree(
         >>> len(policy.parent), len(policy.ends)
         (13, 9)
     """
+    for name, number in (("turns", turns), ("branching", branching)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}: a path needs a turn")
+    if not 0 <= answer_rate <= 1:
+        raise ValueError(f"answer_rate must be between 0 and 1, got {answer_rate}: it is a probability")
+    if not 0 <= value_range < np.inf:
+        raise ValueError(f"value_range must be at least 0 and finite, got {value_range}: values are within it")
     parents, answers, open_states = [np.array([-1])], [np.array([False])], np.array([0])
     for depth in range(1, turns + 1):
         start = sum(map(len, parents))
@@ -257,17 +267,18 @@ class PolicyTreeWorld:
         cdf = np.cumsum(table, axis=0)
         num_children = np.bincount(above, minlength=len(policy.parent))
         cdf[num_children[above] - 1, above] = np.inf
-        # One row a child; the last row is infinite for all.
-        self._cdf = cdf[:-1]
+        # One row a child; the last row is infinite for all. A uniform (b + 1/2) / 2^52 reaches an interval's upper end
+        # where its 52 bits b reach a whole number.
+        self._ends = np.ceil(np.minimum(cdf[:-1], 2.0) * 2.0**52 - 0.5).astype(np.int64)
 
     def propose(
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
-        states = _payloads(tree, parents)
-        draws, children = uniforms(keys), self._first_child[states]
-        for column in self._cdf:
-            children += column[states] <= draws
+        states, bits = _payloads(tree, parents), random_bits(keys)
+        children = self._first_child.take(states, mode="clip")
+        for ends in self._ends:
+            children += ends.take(states, mode="clip") <= bits
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
         return Proposal(payloads, self.policy.answer[children])
 

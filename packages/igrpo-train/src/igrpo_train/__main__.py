@@ -1,4 +1,4 @@
-"""command: `igrpo-train RECIPE.toml [--key value ...]` -> a run folder; with `warmstart` and `fetch` beside it.
+"""command: `igrpo-train RECIPE.toml [--key value ...]` -> a run folder; with `warmstart`, `fetch`, `index` and `serve`.
 
 Also `accelerate launch -m igrpo_train ...`. Nothing heavy is imported before the arguments are read.
 """
@@ -16,6 +16,9 @@ HELP = """\
 igrpo-train RECIPE.toml [MORE.toml ...] [--key value ...] [--resume]   train; later settings win
 igrpo-train warmstart RECIPE.toml --out FOLDER [--warm.key value ...]  supervised start from gold passages
 igrpo-train fetch smollm2 [FOLDER]                                     a small real model, converted once
+igrpo-train fetch data|corpus|index FOLDER                             the paper's data, from the Hugging Face hub
+igrpo-train index CORPUS.jsonl --out FOLDER [--encoder MODEL]          a dense index; the same command goes on
+igrpo-train serve CORPUS [--index FOLDER] [--port 8000]                a search server over BM25 or the index
 igrpo-train --help-recipe                                              every key of a recipe
 """
 
@@ -27,7 +30,12 @@ def main(args: Sequence[str] | None = None) -> None:
     if not given or given[0] in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
-    commands: dict[str, Callable[[list[str]], None]] = {"warmstart": _warmstart, "fetch": _fetch}
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "warmstart": _warmstart,
+        "fetch": _fetch,
+        "index": _index,
+        "serve": _serve,
+    }
     command = commands.get(given[0])
     run_command(lambda: _train(given) if command is None else command(given[1:]))
 
@@ -89,11 +97,49 @@ def _warmstart(args: list[str]) -> None:
 
 
 def _fetch(args: list[str]) -> None:
-    if not args or args[0] != "smollm2" or len(args) > 2 or args[-1].startswith("-"):
-        raise ValueError(f"fetch must name what to get, got {' '.join(args)!r}: igrpo-train fetch smollm2 [FOLDER]")
-    from igrpo_train.fetch import fetch_smollm2
+    what, folder = (args[0] if args else ""), (Path(args[1]) if args[1:] else None)
+    known = what == "smollm2" or (what in ("data", "corpus", "index") and folder is not None)
+    if not known or len(args) > 2 or args[-1].startswith("-"):
+        raise ValueError(
+            f"fetch must name what to get, got {' '.join(args)!r}: igrpo-train fetch smollm2 [FOLDER], or "
+            "igrpo-train fetch data|corpus|index FOLDER"
+        )
+    if folder is None or what == "smollm2":
+        from igrpo_train.fetch import fetch_smollm2
 
-    sys.stdout.write(f"{fetch_smollm2(Path(args[1]) if args[1:] else None)}\n")
+        sys.stdout.write(f"{fetch_smollm2(folder)}\n")
+        return
+    from igrpo_train.hub import fetch_published
+
+    for path in fetch_published(what, folder):
+        sys.stdout.write(f"{path}\n")
+
+
+def _index(args: list[str]) -> None:
+    import tyro
+
+    from igrpo_train.search.index_settings import BuildIndex
+
+    usage = "igrpo-train index CORPUS.jsonl --out FOLDER [--key value ...]: the same command goes on after a stop."
+    settings = tyro.cli(BuildIndex, prog="igrpo-train index", description=usage, args=args, use_underscores=True)
+    from igrpo_train.progress import Progress
+    from igrpo_train.search.index import IndexBuilder
+
+    with (
+        IndexBuilder(settings) as builder,
+        Progress(builder.num_passages, done=builder.num_encoded, unit="passage") as progress,
+    ):
+        folder = builder.run(progress.update)
+        progress.note(f"index: {folder}")
+
+
+def _serve(args: list[str]) -> None:
+    import tyro
+
+    from igrpo_train.search.server import Serve, serve
+
+    usage = "igrpo-train serve CORPUS [--index FOLDER] [--key value ...]: prints its address; Ctrl-C stops it."
+    serve(tyro.cli(Serve, prog="igrpo-train serve", description=usage, args=args, use_underscores=True))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Example:
 
 import math
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 
 def check(name: str, value: object, passed: bool, rule: str, remedy: str = "") -> None:
@@ -51,3 +52,18 @@ def positive(value: float) -> bool:
 def fraction(value: float) -> bool:
     """Between 0 and 1, both included."""
     return 0 <= value <= 1
+
+
+def is_url(value: str) -> bool:
+    """An http or https address with a host.
+
+    Example:
+        >>> is_url("http://127.0.0.1:8000/retrieve"), is_url("127.0.0.1:8000")
+        (True, False)
+    """
+    try:
+        parts = urlsplit(value)
+        # Reading the port checks it.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

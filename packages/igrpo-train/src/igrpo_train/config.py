@@ -17,7 +17,7 @@ from typing import Final, Literal
 from igrpo_theory.expansion import BudgetMode, Scheme, cap_at_step
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.values import Criterion
-from igrpo_train.checks import amount, check, check_fields, count, fraction, natural, positive, seed
+from igrpo_train.checks import amount, check, check_fields, count, fraction, is_url, natural, positive, seed
 from igrpo_train.rewards import TruncatedRule
 from igrpo_train.systems import System
 
@@ -26,7 +26,19 @@ AdvantageUnit = Literal["row", "trajectory"]
 Aggregation = Literal["token_mean", "sequence_mean"]
 Engine = Literal["transformers", "vllm"]
 History = Literal["documents", "everything"]
+OldLogprobs = Literal["auto", "sampler", "policy"]
+Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
+
+FREE_ON_RESUME: Final = (
+    "run.",
+    "retrieval.url",
+    "retrieval.timeout_s",
+    "retrieval.retries",
+    "retrieval.connections",
+    "retrieval.device",
+)
+"""Names, or what they start with, that may change when a run goes on: where it is written, how passages are reached."""
 
 _TEMPLATE: Final = """\
 Answer the question below. You may look things up in an encyclopedia before you answer.
@@ -132,16 +144,42 @@ class Agent:
 class Retrieval:
     """The search engine behind <search>."""
 
-    kind: Literal["bm25", "miniature"] = "bm25"
-    """bm25 indexes data.corpus; miniature asks the built-in world that data.corpus names."""
+    kind: Literal["bm25", "dense", "http", "miniature"] = "bm25"
+    """bm25 indexes data.corpus, dense searches retrieval.index, http asks a server, miniature its built-in world."""
     k1: float = 0.9
     """BM25: how fast repeated words stop counting."""
     b: float = 0.4
     """BM25: how much long passages are discounted, 0 to 1."""
+    index: str = ""
+    """Dense: folder that `igrpo-train index` wrote for data.corpus."""
+    encoder: str = ""
+    """Dense: model that encodes queries, a hub id or a folder; empty takes the one that the index names."""
+    device: str = "cpu"
+    """Dense: where queries are encoded and, with faiss-gpu, searched; cpu, cuda or cuda:0."""
+    url: str = "http://127.0.0.1:8000/retrieve"
+    """HTTP: address of a Search-R1-compatible server, such as `igrpo-train serve`."""
+    timeout_s: float = 60.0
+    """HTTP: longest wait for one reply, in seconds."""
+    retries: int = 10
+    """HTTP: further tries of a failed request, after 0.5 s at first and 30 s at last: 10 wait for 2 to 3 minutes."""
+    batch: int = 256
+    """Queries that one request (http) or one pass of the encoder (dense) holds at most."""
+    connections: int = 4
+    """HTTP: requests under way at the same time."""
 
     def __post_init__(self) -> None:
         check("retrieval.k1", self.k1, amount(self.k1), "finite and at least 0")
         check("retrieval.b", self.b, fraction(self.b), "between 0 and 1")
+        remedy = "build one with igrpo-train index"
+        check("retrieval.index", self.index, self.kind != "dense" or bool(self.index.strip()), "a folder", remedy)
+        # Not shown: the address is what may hold a password.
+        check(
+            "retrieval.url", "one with '@'", "@" not in self.url, "free of passwords", "it is written into run folders"
+        )
+        check("retrieval.url", self.url, is_url(self.url), "an address like http://127.0.0.1:8000/retrieve")
+        check_fields("retrieval.", self, "timeout_s", positive, "finite and above 0")
+        check_fields("retrieval.", self, "retries", natural, "at least 0")
+        check_fields("retrieval.", self, "batch connections", count, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,10 +248,13 @@ class Sampling:
     """vllm: tokens of a cache block; a shared prefix is shared in whole blocks, small ones cost some speed."""
     warn_difference: float = 0.05
     """Warn when engine and trainer differ by more nats a token in the mean; 0 never warns."""
+    cache_tokens: int = 0
+    """transformers: most key-value columns, over all rows, kept or worked on at once; 0 is no bound."""
 
     def __post_init__(self) -> None:
         remedy = "a greedy policy has nothing to compare; validation.temperature may be 0"
         check("sampling.temperature", self.temperature, positive(self.temperature), "finite and above 0", remedy)
+        check_fields("sampling.", self, "cache_tokens", natural, "at least 0")
         share = 0 < self.memory_share < 1
         check("sampling.memory_share", self.memory_share, share, "above 0 and below 1")
         check_fields("sampling.", self, "cache_gib warn_difference", amount, "finite and at least 0")
@@ -268,6 +309,8 @@ class Loss:
     """token_mean averages over all tokens, sequence_mean over rows after tokens."""
     ratio_level: RatioLevel = "token"
     """The ratio of each token, or one geometric-mean ratio a sequence."""
+    old_logprobs: OldLogprobs = "auto"
+    """Denominator of the ratio: from the sampler, the policy before its first update, or auto: sampler where exact."""
 
     def __post_init__(self) -> None:
         check_fields("loss.", self, "clip_high kl_coefficient entropy_coefficient", amount, "finite and at least 0")
@@ -294,6 +337,8 @@ class Optimiser:
     """Rows (turns of paths) that one optimiser step aims at; steps are cut between questions."""
     tokens_per_micro_batch: int = 16384
     """Most tokens in one forward pass; lower it when memory runs out."""
+    packing: Packing = "tree"
+    """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
 
     def __post_init__(self) -> None:
         check_fields("optimiser.", self, "update_rows tokens_per_micro_batch", count, "at least 1")
@@ -388,6 +433,11 @@ class Recipe:
         scoreless = self.reward.truncated in ("zero", "drop")
         remedy = "tree.criterion = 'zero' scores no node; set scoring.always = true to keep the rule"
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
+        bound = self.sampling.cache_tokens
+        least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)
+        rule = f"0 or at least {least}, 4 (agent.max_prompt_tokens + agent.max_response_tokens)"
+        remedy = "half of it is kept, and half must hold a turn and its prompt computed again"
+        check("sampling.cache_tokens", bound, bound == 0 or bound >= least, rule, remedy)
 
     def growth_rule(self, step: int) -> GrowthRule:
         """The rule by which trees of this 0-based step grow.

@@ -5,6 +5,7 @@ batch is a window of it, so that a resumed run, or one with more processes, sees
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
@@ -27,13 +28,33 @@ def load_questions(spec: str, hops: Sequence[int] = ()) -> list[Question]:
 
 
 def load_retriever(corpus: str, config: Retrieval) -> Retriever:
-    """The search engine of a run.
+    """The search engine of a run, ready to search.
 
     Raises:
-        ValueError, FileNotFoundError: the corpus is empty, malformed or absent.
+        ValueError, FileNotFoundError: the corpus is empty, malformed or absent, or the index does not belong to it.
+        RetrieverError: `retrieval.url` does not answer a search.
+        MissingExtra: faiss is needed and not installed.
     """
     if config.kind == "miniature":
         return MiniatureRetriever(corpus)
+    if config.kind == "http":
+        from igrpo_train.search.http_retriever import HTTPRetriever
+
+        remote = HTTPRetriever(
+            config.url,
+            timeout_s=config.timeout_s,
+            retries=config.retries,
+            batch=config.batch,
+            connections=config.connections,
+        )
+        remote.check()
+        return remote
+    if config.kind == "dense":
+        from igrpo_train.search.dense import DenseRetriever
+
+        return DenseRetriever(
+            Path(config.index), corpus, encoder=config.encoder, device=config.device, batch=config.batch
+        )
     return BM25Retriever(read_passages(corpus), k1=config.k1, b=config.b)
 
 

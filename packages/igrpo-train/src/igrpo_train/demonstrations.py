@@ -94,7 +94,11 @@ class ScriptedSampler:
         self._scripts = scripts
 
     def prefill(
-        self, base: Sequence[_Place] | None, rows: Int[np.ndarray, " n"], segments: Sequence[Tokens]
+        self,
+        base: Sequence[_Place] | None,
+        rows: Int[np.ndarray, " n"],
+        segments: Sequence[Tokens],
+        tails: Sequence[Tokens],
     ) -> Sequence[_Place]:
         """Remember the turn instead of the tokens."""
         assert len(rows) == len(segments)
@@ -106,7 +110,6 @@ class ScriptedSampler:
         self,
         prefix: Sequence[_Place],
         rows: Int[np.ndarray, " n"],
-        tails: Sequence[Tokens],
         keys: UInt64[np.ndarray, " n"],
         *,
         temperature: float,
@@ -122,6 +125,10 @@ class ScriptedSampler:
     ) -> list[Float[np.ndarray, " L"]]:
         """Never called: chains need no score."""
         raise AssertionError("a script has no probabilities")
+
+    def take_recomputed(self) -> int:
+        """Nothing: a script computes nothing."""
+        return 0
 
 
 def demonstrate(

@@ -23,11 +23,15 @@ class DiskError(OSError):
     """A file of the run could not be written; the message says which, why and how to go on."""
 
 
+class RetrieverError(ConnectionError):
+    """A retriever did not answer, or answered what is no list of passages; the message says which, and what to do."""
+
+
 def run_command(command: Callable[[], object]) -> None:
     """Run what a command line asks for; errors that a person can put right are shown in a panel, others are bugs.
 
     Args:
-        command: the work; ValueError, FileNotFoundError, FileExistsError, MissingExtra and DiskError are for people.
+        command: the work; the errors caught below are for people.
 
     Raises:
         SystemExit: code 2 after such an error, 130 after an interrupt.
@@ -37,7 +41,7 @@ def run_command(command: Callable[[], object]) -> None:
     """
     try:
         command()
-    except (ValueError, FileNotFoundError, FileExistsError, MissingExtra, DiskError) as error:
+    except (ValueError, FileNotFoundError, FileExistsError, MissingExtra, DiskError, RetrieverError) as error:
         logger.debug("traceback of the error below", exc_info=True)
         _show(str(error))
         raise SystemExit(2) from None

@@ -1,4 +1,4 @@
-"""folders: what a block writes -> a folder that is there whole or not at all.
+"""folders: what a block writes -> a folder or a file that is there whole or not at all.
 
 Example:
     >>> import tempfile
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from igrpo_train.errors import DiskError
 
@@ -45,6 +46,35 @@ def new_folder(target: Path) -> Iterator[Path]:
         os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[BinaryIO]:
+    """Give a block a file to fill, beside `target`, flush it to the disk and rename it when the block ends well.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    with writing(target):
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an operating system's error in a block into a `DiskError` that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DiskError(
+            f"{path} must be writable, got {reason!r}: free space or mend its permissions, then give the same command "
+            "again"
+        ) from error
 
 
 def _umask() -> int:

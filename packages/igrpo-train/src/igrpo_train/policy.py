@@ -89,8 +89,8 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
     return Policy(model, tokenizer)
 
 
-def find_device(name: str) -> torch.device:
-    """A device by name; `auto` is the accelerator where there is one.
+def find_device(name: str, setting: str = "model.device") -> torch.device:
+    """A device by name; `auto` is the accelerator where there is one. Messages call it `setting`.
 
     Raises:
         ValueError: torch knows no such device, or this machine has none.
@@ -107,5 +107,5 @@ def find_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"model.device must be auto or a torch device of this machine, got {name!r}: give cpu or cuda:0"
+            f"{setting} must be auto or a torch device of this machine, got {name!r}: give cpu or cuda:0"
         ) from error

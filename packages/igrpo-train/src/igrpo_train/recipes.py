@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import tyro
 
 from igrpo_train.config import Recipe
+from igrpo_train.settings import flatten
 from igrpo_train.systems import SYSTEMS
 
 USAGE: Final = "igrpo-train RECIPE.toml [MORE.toml ...] [--key value ...]: later settings win."
@@ -70,7 +71,7 @@ def load_settings(
     settings: dict[str, object] = {}
     origin: dict[str, str] = {}
     for file in files:
-        values = dict(_flatten(_read_toml(Path(file))))
+        values = flatten(_read_toml(Path(file)))
         settings |= values
         origin |= dict.fromkeys(values, file)
     given = _given_keys(user_flags)
@@ -121,14 +122,6 @@ def _read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe must be TOML in UTF-8, got {str(path)!r}: {error}") from error
-
-
-def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _flags(settings: Mapping[str, object]) -> Iterator[str]:

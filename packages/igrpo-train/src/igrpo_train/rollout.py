@@ -78,6 +78,7 @@ def collect(
     world = SearchWorld(agent, turn_limit=rule.turn_limit, temperature=temperature, phases=phases)
     roots: list[SearchNode] = [*agent.roots(questions)]
     grown: Growth[SearchNode] = grow(world, roots, keys, rule)
+    phases.recomputed_tokens += agent.sampler.take_recomputed()
     tree = grown.tree
     paths = root_to_leaf_paths(tree)
     predictions = [_answer(tree, leaf) for leaf in paths.leaf.tolist()]

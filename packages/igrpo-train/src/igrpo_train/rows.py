@@ -36,14 +36,24 @@ def numbered_rows(spec: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def local_path(spec: str) -> Path:
     """The file on this machine that a specification names; a hub file is fetched when it is not in the cache."""
-    path = _fetch(spec) if spec.startswith(_HUB) else Path(spec).expanduser()
+    path = hub_file(spec) if spec.startswith(_HUB) else Path(spec).expanduser()
     if not path.is_file():
         what = "a folder" if path.is_dir() else "nothing there"
         raise FileNotFoundError(f"data file must exist, got {spec!r} ({what}): check the path and the current folder")
     return path
 
 
-def _fetch(spec: str) -> Path:
+def hub_file(spec: str, folder: Path | None = None) -> Path:
+    """Fetch a file of the hub unless it is there; its size is checked by the hub's client.
+
+    Args:
+        spec: `hf://datasets/OWNER/REPO/FILE`.
+        folder: where to put it; the hub's cache when None.
+
+    Raises:
+        ValueError: the specification has another form.
+        FileNotFoundError: it is not there and cannot be fetched.
+    """
     found = _HUB_FILE.fullmatch(spec)
     if found is None:
         raise ValueError(f"hub file must be written hf://datasets/OWNER/REPO/FILE, got {spec!r}")
@@ -51,7 +61,9 @@ def _fetch(spec: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(hf_hub_download(repo_id=found["repo"], filename=found["file"], repo_type="dataset"))
+        return Path(
+            hf_hub_download(repo_id=found["repo"], filename=found["file"], repo_type="dataset", local_dir=folder)
+        )
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         command = f"hf download {found['repo']} {found['file']} --repo-type dataset"
@@ -69,7 +81,7 @@ def _json_rows(path: Path, spec: str) -> Iterator[tuple[int, dict[str, Any]]]:
         with opener(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield number, _json_row(line, f"{spec}, row {number}")
+                    yield number, json_row(line, f"{spec}, row {number}")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{spec} must be a whole gzip file, got an error after row {number} ({error}): copy it again, or name it "
@@ -77,7 +89,8 @@ def _json_rows(path: Path, spec: str) -> Iterator[tuple[int, dict[str, Any]]]:
         ) from error
 
 
-def _json_row(line: bytes, place: str) -> dict[str, Any]:
+def json_row(line: bytes, place: str) -> dict[str, Any]:
+    """Parse one line; raises ValueError, which names `place`, unless it is a JSON object."""
     try:
         text = line.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:

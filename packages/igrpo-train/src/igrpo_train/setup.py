@@ -1,5 +1,6 @@
 """setup: a recipe and a policy -> the search agent that training and evaluation share."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,8 @@ from igrpo_train.search.scoring import AnswerScorer
 from igrpo_train.search.transformers_sampler import TransformersSampler
 from igrpo_train.search.vllm_requests import engine_limit
 from igrpo_train.search.world import SearchAgent
+
+logger = logging.getLogger(__name__)
 
 
 def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchAgent:
@@ -34,7 +37,7 @@ def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchA
 def build_sampler(policy: Policy, recipe: Recipe) -> Sampler:
     """The engine that `sampling.engine` names."""
     if recipe.sampling.engine == "transformers":
-        return TransformersSampler(policy.model, policy.tokenizer)
+        return TransformersSampler(policy.model, policy.tokenizer, cache_tokens=recipe.sampling.cache_tokens)
     # Late: it looks for vllm, which is an extra.
     from igrpo_train.search.vllm_sampler import VllmSampler
 
@@ -49,11 +52,47 @@ def check_prompts(prompting: Prompting, questions: Sequence[Question]) -> None:
     Raises:
         ValueError: names the first question that does not fit.
     """
-    bare = prompting.prompt(Question(id="", text="?", answers=("",)))
-    room = prompting.agent.max_prompt_tokens - len(bare.head_ids) - len(bare.tail_ids)
+    room = _room(prompting)
     for question in questions:
         if len(question.text.encode()) > room:
             prompting.prompt(question)
+
+
+def _room(prompting: Prompting) -> int:
+    """Tokens that the instructions leave for a question."""
+    bare = prompting.prompt(Question(id="", text="?", answers=("",)))
+    return prompting.agent.max_prompt_tokens - len(bare.head_ids) - len(bare.tail_ids)
+
+
+def fitting_questions(prompting: Prompting, questions: Sequence[Question], setting: str) -> list[Question]:
+    """The questions that fit the prompt; how many do not is logged.
+
+    Args:
+        prompting: knows the limit.
+        questions: to train on; a held-out set is checked instead, since leaving some out would change what is measured.
+        setting: names the file in messages, such as `data.train`.
+
+    Raises:
+        ValueError: none fits.
+    """
+    kept: list[Question] = []
+    room, reason = _room(prompting), ""
+    for question in questions:
+        try:
+            if len(question.text.encode()) > room:
+                prompting.prompt(question)
+        except ValueError as error:
+            reason = reason or str(error)
+        else:
+            kept.append(question)
+    if not kept:
+        raise ValueError(
+            f"{setting} must hold a question that fits the prompt, got {len(questions)} too long: {reason}"
+        )
+    if reason:
+        dropped = len(questions) - len(kept)
+        logger.warning("%d of %d questions of %s are left out: %s", dropped, len(questions), setting, reason)
+    return kept
 
 
 def check_answers(prompting: Prompting, questions: Sequence[Question]) -> None:

@@ -28,9 +28,10 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from igrpo_train.config import Recipe
+from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.errors import DiskError
 from igrpo_train.recipes import recipe_to_toml, to_dict
+from igrpo_train.settings import changes
 
 PhaseName = Literal["prefill", "generation", "scoring", "retrieval", "training"]
 
@@ -53,6 +54,8 @@ class Phases:
 
     def __init__(self) -> None:
         self._phases: dict[PhaseName, Phase] = {name: Phase() for name in get_args(PhaseName)}
+        self.recomputed_tokens = 0
+        """Context tokens that the sampler ran once more because they had been evicted; the caller adds them."""
 
     @contextmanager
     def measure(self, name: PhaseName) -> Iterator[Phase]:
@@ -65,10 +68,11 @@ class Phases:
             phase.seconds += time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """Metrics `time/PHASE_s` and `tokens/PHASE` since the last call; retrieval has no tokens."""
+        """Metrics `time/PHASE_s`, `tokens/PHASE` (not of retrieval) and `tokens/recomputed` since the last call."""
         taken = {f"time/{name}_s": phase.seconds for name, phase in self._phases.items()}
         taken |= {f"tokens/{name}": float(p.tokens) for name, p in self._phases.items() if name != "retrieval"}
-        self._phases = {name: Phase() for name in self._phases}
+        taken["tokens/recomputed"] = float(self.recomputed_tokens)
+        self._phases, self.recomputed_tokens = {name: Phase() for name in self._phases}, 0
         return taken
 
 
@@ -252,7 +256,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to resume under another recipe; where and how often to write may change."""
+    """Refuse to resume under another recipe."""
     if not config.is_file():
         raise FileNotFoundError(f"run.folder must hold a run to resume, got {str(config.parent)!r}: leave out --resume")
     try:
@@ -261,23 +265,13 @@ def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{config} must be JSON to resume, got {error}: restore it or name a new run.folder"
         ) from error
-    saved, now = (dict(_flat(values)) for values in (read, settings))
-    changed = [key for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)]
-    changed = [key for key in changed if not key.startswith("run.")]
+    changed = {name: pair for name, pair in changes(read, settings).items() if not name.startswith(FREE_ON_RESUME)}
     if changed:
-        listed = ", ".join(f"{key} = {now.get(key)!r} (was {saved.get(key)!r})" for key in changed)
+        listed = ", ".join(f"{name} = {now} (was {made})" for name, (made, now) in changed.items())
         raise ValueError(
             f"recipe must be the saved one to resume, got {listed}: resume with {config.with_name('recipe.toml')}, or "
             "name a new run.folder"
         )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _finite(value: Any) -> Any:

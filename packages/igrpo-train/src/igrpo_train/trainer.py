@@ -19,8 +19,10 @@ from accelerate import Accelerator
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import Stream, fold, question_keys
-from igrpo_train.config import Recipe
+from igrpo_train.accounting import comparison_tokens
+from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
+from igrpo_train.errors import RetrieverError
 from igrpo_train.interrupt import Interrupt
 from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
@@ -33,7 +35,8 @@ from igrpo_train.rewards import path_rewards, turn_penalties
 from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.sampling import updating
 from igrpo_train.search.session import turn_record
-from igrpo_train.setup import build_agent, check_answers, check_prompts, set_threads
+from igrpo_train.settings import flatten
+from igrpo_train.setup import build_agent, check_answers, check_prompts, fitting_questions, set_threads
 from igrpo_train.statistics import group_metrics, tree_metrics
 from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors
 
@@ -79,7 +82,8 @@ class Trainer:
         self.updater = self._updater(policy)
         self.policy = Policy(self.accelerator.unwrap_model(self.updater.model), policy.tokenizer)
         self.agent = build_agent(self.policy, retriever, recipe)
-        check_prompts(self.agent.prompting, [*self.questions, *self.held_out])
+        self.questions = fitting_questions(self.agent.prompting, self.questions, "data.train")
+        check_prompts(self.agent.prompting, self.held_out)
         if recipe.growth_rule(step=0).needs_scores:
             check_answers(self.agent.prompting, self.questions)
         start = {"metrics": 0, "trees": 0}
@@ -108,7 +112,12 @@ class Trainer:
                 self._record(0, self.validate())
             with Interrupt(message) as interrupt:
                 for step in range(self.state.step, self.recipe.steps):
-                    metrics = self.step(step)
+                    try:
+                        metrics = self.step(step)
+                    except RetrieverError:
+                        # Searches come before the update: what is in memory is the end of the last step.
+                        self._save(best=False)
+                        raise
                     if self._finish_step(step + 1, metrics, interrupt):
                         raise KeyboardInterrupt
         newest = checkpoint.latest(self._checkpoints)
@@ -143,10 +152,12 @@ class Trainer:
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
             with updating(self.agent.sampler, self.policy.model):
                 updated = self.updater.update(rows, key)
-            phase.tokens += sum(row.num_tokens for row in rows)
+            phase.tokens += int(updated["update/computed_tokens"])
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
+        forced = self.agent.scorer.forced_tokens(rollout.questions) if rule.needs_scores else None
+        metrics |= comparison_tokens(rollout, rewards.keep, budget=rule.budget, forced=forced)
         metrics["time/step_s"] = time.perf_counter() - start
         self._check_engine(updated["update/logprob_difference"])
         return metrics | self.phases.take()
@@ -197,8 +208,7 @@ class Trainer:
             self._warned = True
             logger.warning(
                 "log-probabilities of engine and trainer differ by %.3f nats a token in the mean, more than "
-                "sampling.warn_difference = %.3f: the update corrects this by its ratios, but look for another number "
-                "format or stale weights first",
+                "sampling.warn_difference = %.3f: look for another number format or stale weights",
                 difference,
                 limit,
             )
@@ -251,8 +261,9 @@ class Trainer:
         return checkpoint.load(newest, self._fingerprint())
 
     def _fingerprint(self) -> dict[str, object]:
-        """The settings that define the run: all but where and how often it is written."""
-        return {name: value for name, value in to_dict(self.recipe).items() if name != "run"}
+        """The settings that define the run."""
+        named = flatten(to_dict(self.recipe))
+        return {name: value for name, value in named.items() if not name.startswith(FREE_ON_RESUME)}
 
     def _updater(self, policy: Policy) -> Updater:
         recipe = self.recipe
@@ -266,6 +277,7 @@ class Trainer:
             recipe.steps,
             recipe.sampling.temperature,
             policy.pad_id,
+            exact_sampler=recipe.sampling.engine == "transformers",
         )
 
 

@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from igrpo_train.learn.update import Updater
+from igrpo_train.settings import changes
 
 _MANIFEST: Final = "manifest.json"
 _TRAINER: Final = "trainer.json"
@@ -133,43 +134,15 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> Checkpoint:
     if damage is not None:
         raise ValueError(f"checkpoint {folder} is damaged ({damage}): {_damage_remedy(folder)}")
     state = TrainerState(**json.loads((folder / _TRAINER).read_text(encoding="utf-8")))
-    differences = _differences(flatten(state.recipe), flatten(recipe))
-    if differences:
+    changed = changes(state.recipe, recipe)
+    if changed:
+        listed = "; with ".join(f"{name} = {made}, this run has {now}" for name, (made, now) in changed.items())
         raise ValueError(
-            f"checkpoint {folder} was made with {'; with '.join(differences)}: "
+            f"checkpoint {folder} was made with {listed}: "
             "resume with the recipe that it was made with, or start a new run folder"
         )
     updater = torch.load(folder / _UPDATER, map_location="cpu", weights_only=True)
     return Checkpoint(folder, state, updater)
-
-
-def flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by their dotted names, in JSON's types.
-
-    Example:
-        >>> flatten({"seed": 1, "tree": {"gamma": 1.0}, "data": {"hops": (1, 2)}})
-        {'seed': 1, 'tree.gamma': 1.0, 'data.hops': [1, 2]}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in recipe.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = json.loads(json.dumps(value))
-    return flat
-
-
-def _differences(made: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    unset = object()
-
-    def show(value: object) -> str:
-        return "no value" if value is unset else json.dumps(value)
-
-    return [
-        f"{name} = {show(made.get(name, unset))}, this run has {show(now.get(name, unset))}"
-        for name in sorted({*made, *now})
-        if made.get(name, unset) != now.get(name, unset)
-    ]
 
 
 def _seal(folder: Path) -> None:

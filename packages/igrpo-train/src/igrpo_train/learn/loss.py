@@ -5,7 +5,7 @@ Out: a differentiable loss with global denominators, and sums from which the met
 Source: [ppo] for the clip, [dualclip] for the bound on it, [gspo] for the ratio of a sequence, [k3] for the KL
 estimate.
 
-Axes: R rows, T columns of the model's input, L columns of the responses, S sampled tokens of the batch, V vocabulary.
+Axes: R rows, L columns of the responses, S sampled tokens that the model computes, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from igrpo_train.config import Aggregation, Loss
-from igrpo_train.learn.packing import Batch
+from igrpo_train.learn.batch import Batch
 
 _CHUNK_TOKENS: Final = 1024
 """Rows of the vocabulary softmax in memory at once."""
@@ -62,39 +62,37 @@ def token_logprobs(model: nn.Module, batch: Batch, temperature: float) -> TokenL
 
     Args:
         model: causal language model of transformers, possibly wrapped for data-parallel training.
-        batch: rows; response tokens must follow at least one context token.
+        batch: rows; a trie needs `tree_attention` around this call and the backward pass.
         temperature: logits are divided by it, as they were in sampling.
 
     Returns:
         differentiable in the model's parameters.
     """
-    # Logits of a column predict the next one.
-    predicts_RT = batch.response_mask.roll(-1, dims=1)
-    with _logits_only_at(model, predicts_RT):
-        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+    inputs: dict[str, Any] = {"attention_mask": batch.attention_mask} if batch.tree is None else batch.tree._asdict()
+    with _logits_only_at(model, batch.predictors):
+        output = model(input_ids=batch.input_ids, use_cache=False, **inputs)
     logits_SV = output.logits[0]
-    targets_S = batch.input_ids[batch.response_mask]
     parts = [
         checkpoint(_logprob_and_entropy, logits_CV, targets_C, temperature, use_reentrant=False)
         for logits_CV, targets_C in zip(
-            torch.split(logits_SV, _CHUNK_TOKENS), torch.split(targets_S, _CHUNK_TOKENS), strict=True
+            torch.split(logits_SV, _CHUNK_TOKENS), torch.split(batch.targets, _CHUNK_TOKENS), strict=True
         )
     ]
     logprobs_S = torch.cat([logprobs_C for logprobs_C, _ in parts])
     entropy_S = torch.cat([entropy_C for _, entropy_C in parts])
-    blank_RL = torch.zeros(batch.sampled.shape, dtype=logprobs_S.dtype, device=logprobs_S.device)
     return TokenLogprobs(
-        blank_RL.masked_scatter(batch.sampled, logprobs_S), blank_RL.masked_scatter(batch.sampled, entropy_S)
+        torch.where(batch.sampled, logprobs_S[batch.cells], 0.0),
+        torch.where(batch.sampled, entropy_S[batch.cells], 0.0),
     )
 
 
 @contextmanager
-def _logits_only_at(model: nn.Module, positions_RT: Bool[Tensor, "R T"]) -> Iterator[None]:
-    """Let the output layer see only these positions, as one row [1, S, hidden]."""
-    # A hook, because data-parallel wrappers need their own forward to run and logits_to_keep is the same for all rows.
+def _logits_only_at(model: nn.Module, columns: Int[Tensor, " S"]) -> Iterator[None]:
+    """Let the output layer see only these columns, counted through all lines, as one line [1, S, hidden]."""
+    # A hook, because data-parallel wrappers need their own forward to run and logits_to_keep is the same for all lines.
     inner: Any = getattr(model, "module", model)
     head: nn.Module = inner.get_output_embeddings()
-    handle = head.register_forward_pre_hook(lambda _head, args: (args[0][positions_RT][None], *args[1:]))
+    handle = head.register_forward_pre_hook(lambda _head, args: (args[0].flatten(0, 1)[columns][None], *args[1:]))
     try:
         yield
     finally:
@@ -136,7 +134,8 @@ def policy_loss(
         loss of these rows' share of the minibatch: shares add up to the loss of the minibatch.
 
     Example:
-        >>> from igrpo_train.learn.packing import TurnRow, collate
+        >>> from igrpo_train.learn.batch import collate
+        >>> from igrpo_train.learn.packing import TurnRow
         >>> ids = dict(context_ids=(5,), response_ids=(7,), old_logprobs=(-1.0,))
         >>> row = TurnRow(question=0, path=0, turn=0, advantage=2.0, **ids)
         >>> new = TokenLogprobs(logprobs=torch.tensor([[-1.0]]), entropy=torch.tensor([[0.5]]))

@@ -1,10 +1,11 @@
-"""packing: paths with advantages -> padded model rows.
+"""packing: paths with advantages -> the rows of each forward pass.
 
 In: a grown tree of search turns, its paths, and one advantage a (path, turn).
-Out: `TurnRow`s, cut into minibatches at questions, then into micro-batches, then collated to tensors.
-Source: ours. A row is one turn of one kept path, so a turn that c paths share gives c rows: the reference mode.
+Out: `TurnRow`s, cut into minibatches at questions, then into micro-batches.
+Source: ours. A row is one turn of one kept path, so a turn that c paths share gives c rows, in both packings: the
+loss sees rows. `path` computes each of them, `tree` computes what they share once.
 
-Axes: Q questions, P paths, D turns a path, R rows, T columns of the model's input, L columns of the responses.
+Axes: Q questions, P paths, D turns a path.
 """
 
 import heapq
@@ -12,15 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from igrpo_theory.paths import Paths
 from igrpo_theory.randomness import Stream, uniforms
+from igrpo_train.config import Packing
+from igrpo_train.learn.trie import fewest_tokens, lexicographic_order, shared_prefixes
 from igrpo_train.search.session import SearchTree, Turn, context_segments
 
 
@@ -45,21 +45,6 @@ class TurnRow:
     def num_tokens(self) -> int:
         """Columns that the model sees for this row."""
         return len(self.context_ids) + len(self.response_ids)
-
-
-class Batch(NamedTuple):
-    """Rows as tensors; contexts and responses follow each other and padding is on the right."""
-
-    input_ids: Int[Tensor, "R T"]
-    attention_mask: Int[Tensor, "R T"]
-    """1 on the row's own tokens."""
-    response_mask: Bool[Tensor, "R T"]
-    """True on sampled tokens: as many as the rows have response ids."""
-    sampled: Bool[Tensor, "R L"]
-    """True on the cells of the response layout that hold a token; as many as in `response_mask`, in the same order."""
-    old_logprobs: Float[Tensor, "R L"]
-    """0 where nothing was sampled."""
-    advantages: Float[Tensor, " R"]
 
 
 def pack_paths(
@@ -169,19 +154,31 @@ def count_rows(rows: Iterable[TurnRow]) -> dict[int, int]:
     return dict(Counter(row.question for row in rows))
 
 
-def micro_batches(rows: Sequence[TurnRow], tokens_per_micro_batch: int) -> list[list[TurnRow]]:
+def micro_batches(
+    rows: Sequence[TurnRow], tokens_per_micro_batch: int, packing: Packing = "path"
+) -> list[list[TurnRow]]:
     """Rows of each forward pass: longest first, so that a batch that is too big for memory shows at once.
 
     Args:
         rows: rows of one minibatch.
-        tokens_per_micro_batch: bound on rows x longest row; a single longer row is a micro-batch of its own.
+        tokens_per_micro_batch: bound on rows x longest row (path) or on the tokens of the trie (tree); a single longer
+            row is a micro-batch of its own.
+        packing: as the batches will be collated.
 
     Returns:
         every row exactly once.
+
+    Example:
+        >>> ids = dict(question=0, turn=0, old_logprobs=(-1.0,), advantage=1.0, context_ids=(5, 6))
+        >>> rows = [TurnRow(path=path, response_ids=(path,), **ids) for path in range(4)]
+        >>> [[len(batch) for batch in micro_batches(rows, 6, packing)] for packing in ("path", "tree")]
+        [[2, 2], [4]]
     """
     assert tokens_per_micro_batch >= 1, f"tokens_per_micro_batch is {tokens_per_micro_batch}"
+    if packing == "tree":
+        return _tree_batches(rows, tokens_per_micro_batch)
     batches: list[list[TurnRow]] = []
-    for row in sorted(rows, key=lambda row: (-row.num_tokens, row.question, row.path, row.turn)):
+    for row in sorted(rows, key=lambda row: (-row.num_tokens, *_identity(row))):
         # Sorted: the first row of a batch is its longest.
         if batches and (len(batches[-1]) + 1) * batches[-1][0].num_tokens <= tokens_per_micro_batch:
             batches[-1].append(row)
@@ -190,42 +187,20 @@ def micro_batches(rows: Sequence[TurnRow], tokens_per_micro_batch: int) -> list[
     return batches
 
 
-def collate(
-    rows: Sequence[TurnRow],
-    pad_id: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> Batch:
-    """Rows as tensors, padded on the right.
+def _tree_batches(rows: Sequence[TurnRow], budget: int) -> list[list[TurnRow]]:
+    """Rows that share prefixes together, so that the fewest tokens are computed."""
+    if not rows:
+        return []
+    known = sorted(rows, key=_identity)
+    sequences = [row.context_ids + row.response_ids for row in known]
+    order = lexicographic_order(sequences)
+    shared = shared_prefixes([sequences[k] for k in order])
+    lengths = np.array([len(sequences[k]) for k in order])
+    packs = fewest_tokens(lengths, shared, budget)
+    sizes = [int(lengths[first] + (lengths - shared)[first + 1 : stop].sum()) for first, stop in packs]
+    largest_first = sorted(range(len(packs)), key=lambda pack: (-sizes[pack], pack))
+    return [[known[k] for k in order[slice(*packs[pack])]] for pack in largest_first]
 
-    Args:
-        rows: at least one row, each with a context and a response.
-        pad_id: id of the padding; it is masked, so any id of the vocabulary does.
-        device: where the tensors go.
-        dtype: of log-probabilities and advantages.
-    """
-    num_rows = len(rows)
-    width = max(row.num_tokens for row in rows)
-    response_width = max(len(row.response_ids) for row in rows)
-    input_ids = np.full((num_rows, width), pad_id, dtype=np.int64)
-    attention_mask = np.zeros((num_rows, width), dtype=np.int64)
-    response_mask = np.zeros((num_rows, width), dtype=bool)
-    sampled = np.zeros((num_rows, response_width), dtype=bool)
-    old_logprobs = np.zeros((num_rows, response_width), dtype=np.float64)
-    for index, row in enumerate(rows):
-        start, stop = len(row.context_ids), row.num_tokens
-        assert start > 0, "a row needs a context: its last token predicts the first sampled one"
-        assert len(row.old_logprobs) == stop - start, f"{len(row.old_logprobs)} logprobs for {stop - start} ids"
-        input_ids[index, :stop] = row.context_ids + row.response_ids
-        attention_mask[index, :stop] = 1
-        response_mask[index, start:stop] = True
-        sampled[index, : stop - start] = True
-        old_logprobs[index, : stop - start] = row.old_logprobs
-    return Batch(
-        input_ids=torch.from_numpy(input_ids).to(device),
-        attention_mask=torch.from_numpy(attention_mask).to(device),
-        response_mask=torch.from_numpy(response_mask).to(device),
-        sampled=torch.from_numpy(sampled).to(device),
-        old_logprobs=torch.from_numpy(old_logprobs).to(dtype).to(device),
-        advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
-    )
+
+def _identity(row: TurnRow) -> tuple[int, int, int]:
+    return row.question, row.path, row.turn

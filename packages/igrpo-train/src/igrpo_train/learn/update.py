@@ -2,7 +2,8 @@
 
 In: the rows of one training step, each process its own questions.
 Out: a policy one training step further, and the metrics of how it got there.
-Source: [ppo] for minibatches, [adamw] for the optimiser. Denominators are counts of the whole minibatch over all
+Source: [ppo] for minibatches and for the policy before its first update as the denominator of the ratio, [adamw] for
+the optimiser. Denominators are counts of the whole minibatch over all
 processes, so that micro-batches and data-parallel processes change nothing but rounding.
 """
 
@@ -11,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -19,8 +21,11 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from igrpo_train.config import Loss, Optimiser
-from igrpo_train.learn.loss import LossOutput, LossSums, policy_loss, token_logprobs
-from igrpo_train.learn.packing import TurnRow, collate, count_rows, micro_batches, minibatches
+from igrpo_train.learn.attention import tree_attention
+from igrpo_train.learn.batch import Batch, collate
+from igrpo_train.learn.loss import LossSums, policy_loss, token_logprobs
+from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
+from igrpo_train.learn.probe import usable_packing
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -36,11 +41,24 @@ class _Share(NamedTuple):
     """Forward and backward passes that every process makes."""
 
 
+class _Part(NamedTuple):
+    """What the pass over one micro-batch gave."""
+
+    loss: Tensor
+    sums: LossSums
+    computed: int
+    """Tokens that the model computed, repeated prefixes included."""
+    padded: int
+    """The same with padding."""
+
+
 class _Outcome(NamedTuple):
     """What one optimiser step did; sums are over all processes."""
 
     loss: float
     gradient_norm: float
+    computed: float
+    padded: float
     tokens: float
     clipped: float
     k3: float
@@ -62,10 +80,12 @@ class Updater:
         model: the policy. Weights in half precision are widened to float32: steps of 1e-6 would round to nothing.
         reference: a copy of the starting policy, needed where `loss_config.kl_coefficient` is above 0.
         optimiser_config: AdamW, warm-up, minibatch and micro-batch sizes.
-        loss_config: the loss.
+        loss_config: the loss; its `old_logprobs = "auto"` takes the sampler's where they are what the policy would
+            give: an exact sampler in full precision.
         total_steps: training steps of the run; the warm-up is a share of them.
         temperature: sampling temperature of the rollouts.
         pad_id: id of the padding.
+        exact_sampler: the rollouts' engine runs this very policy, not a copy with arithmetic of its own.
 
     Raises:
         ValueError: there is a KL coefficient and no reference.
@@ -81,6 +101,8 @@ class Updater:
         total_steps: int,
         temperature: float,
         pad_id: int,
+        *,
+        exact_sampler: bool = True,
     ) -> None:
         if loss_config.kl_coefficient > 0 and reference is None:
             raise ValueError(
@@ -110,6 +132,14 @@ class Updater:
             reference.requires_grad_(False).eval()
             self.reference = accelerator.prepare_model(reference, evaluation_mode=True)
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        half = accelerator.mixed_precision != "no"
+        inexact = half or not exact_sampler
+        self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and inexact)
+        self.packing = optimiser_config.packing
+        for prepared in (self.model, self.reference):
+            if prepared is not None:
+                prepared.eval()
+                self.packing = usable_packing(self.packing, prepared, accelerator.device, half=half)
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a 0-based training step: linear up to the end of the warm-up, then constant."""
@@ -124,8 +154,9 @@ class Updater:
 
         Returns:
             metrics over all processes. Means over tokens are over those that were run through the model: rows whose
-            gradient is zero beforehand are counted in every denominator, but not run. A minibatch whose loss or
-            gradient is not finite is not applied; a mean over nothing is NaN.
+            gradient is zero beforehand are counted in every denominator, but not run. `update/computed_tokens` are
+            the tokens that the policy was trained on, repeated prefixes included, `update/padded_tokens` the same with
+            padding. A minibatch whose loss or gradient is not finite is not applied; a mean over nothing is NaN.
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimiser.param_groups:
@@ -136,7 +167,11 @@ class Updater:
         # Dropout stays off, as it was in sampling; only gradient checkpointing asks for training mode.
         self.model.train(getattr(self.accelerator.unwrap_model(self.model), "is_gradient_checkpointing", False))
         groups = minibatches(rows, self.optimiser_config.update_rows, step_key, row_counts)
-        outcomes = [self._optimise(group) for group in groups]
+        with tree_attention(self.model, self.reference) if self.packing == "tree" else nullcontext():
+            if self.recomputes:
+                groups = groups[:1] + [self._with_own_logprobs(group) for group in groups[1:]]
+            # The first minibatch is trained on the policy that is asked: its own log-probabilities come for free.
+            outcomes = [self._optimise(group, own=self.recomputes and not k) for k, group in enumerate(groups)]
         self.model.eval()
         self.step += 1
         return {
@@ -157,10 +192,31 @@ class Updater:
     def _needs_forward(self, row: TurnRow) -> bool:
         return row.advantage != 0 or self.loss_config.kl_coefficient > 0 or self.loss_config.entropy_coefficient > 0
 
-    def _optimise(self, rows: Sequence[TurnRow]) -> _Outcome:
-        """One optimiser step on this process's rows of a minibatch."""
+    def _micro_batches(self, rows: Sequence[TurnRow]) -> list[list[TurnRow]]:
+        """Those rows of a minibatch that are run, in forward passes."""
         run = [row for row in rows if self._needs_forward(row)]
-        batches = micro_batches(run, self.optimiser_config.tokens_per_micro_batch)
+        return micro_batches(run, self.optimiser_config.tokens_per_micro_batch, self.packing)
+
+    def _collate(self, rows: Sequence[TurnRow]) -> Batch:
+        return collate(rows, self.pad_id, self.accelerator.device, self.dtype, self.packing)
+
+    def _with_own_logprobs(self, rows: Sequence[TurnRow]) -> list[TurnRow]:
+        """The rows of a minibatch with log-probabilities of the policy as it is."""
+        batches = self._micro_batches(rows)
+        own = {_identity(row): row for row in rows}
+        # As many passes on every process: data-parallel wrappers exchange buffers in them.
+        for index in range(self._share(rows, len(batches)).num_micro):
+            run = batches[index] if index < len(batches) else [self._idle_row()]
+            with torch.no_grad():
+                logprobs_RL = token_logprobs(self.model, self._collate(run), self.temperature).logprobs.tolist()
+            if index < len(batches):
+                for row, logprobs_L in zip(run, logprobs_RL, strict=True):
+                    own[_identity(row)] = replace(row, old_logprobs=tuple(logprobs_L[: len(row.response_ids)]))
+        return [own[_identity(row)] for row in rows]
+
+    def _optimise(self, rows: Sequence[TurnRow], *, own: bool) -> _Outcome:
+        """One optimiser step on this process's rows of a minibatch; `own` puts the policy as it is below the ratio."""
+        batches = self._micro_batches(rows)
         share = self._share(rows, len(batches))
         outputs = []
         for index in range(share.num_micro):
@@ -168,7 +224,7 @@ class Updater:
             last = index == share.num_micro - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 if index < len(batches):
-                    outputs.append(self._backward(batches[index], share))
+                    outputs.append(self._backward(batches[index], share, own=own))
                 else:
                     self._idle_backward()
         gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.optimiser_config.gradient_clip)
@@ -187,14 +243,17 @@ class Updater:
         # At least one pass: it leaves zero gradients, not missing ones, so that momentum acts as if all rows had run.
         return _Share(num_tokens, num_rows, max(1, int(counts_W3[:, 2].max())))
 
-    def _backward(self, rows: Sequence[TurnRow], share: _Share) -> LossOutput:
+    def _backward(self, rows: Sequence[TurnRow], share: _Share, *, own: bool) -> _Part:
         """Forward and backward pass of one micro-batch."""
-        batch = collate(rows, self.pad_id, self.accelerator.device, self.dtype)
+        batch = self._collate(rows)
         reference = None
         if self.reference is not None:
             with torch.no_grad():
                 reference = token_logprobs(self.reference, batch, self.temperature).logprobs
         new = token_logprobs(self.model, batch, self.temperature)
+        sampler_RL = batch.old_logprobs
+        if own:
+            batch = batch._replace(old_logprobs=new.logprobs.detach())
         output = policy_loss(
             new,
             batch,
@@ -205,11 +264,12 @@ class Updater:
         )
         # Data-parallel wrappers average gradients over processes; the denominators already count all of them.
         self.accelerator.backward(output.loss * self.accelerator.num_processes)
-        return LossOutput(output.loss.detach(), output.sums)
+        difference = (new.logprobs.detach() - sampler_RL).abs().sum()
+        sums = output.sums._replace(difference=difference) if own else output.sums
+        return _Part(output.loss.detach(), sums, batch.num_tokens, batch.input_ids.numel())
 
-    def _idle_backward(self) -> None:
-        """A pass that adds zero gradients: processes exchange gradients together, also where one has fewer rows."""
-        row = TurnRow(
+    def _idle_row(self) -> TurnRow:
+        return TurnRow(
             question=0,
             path=0,
             turn=0,
@@ -218,25 +278,32 @@ class Updater:
             old_logprobs=(0.0,),
             advantage=0.0,
         )
-        batch = collate([row], self.pad_id, self.accelerator.device, self.dtype)
+
+    def _idle_backward(self) -> None:
+        """A pass that adds zero gradients: processes exchange gradients together, also where one has fewer rows."""
+        batch = self._collate([self._idle_row()])
         self.accelerator.backward(0.0 * token_logprobs(self.model, batch, self.temperature).logprobs.sum())
 
-    def _gather(self, outputs: Sequence[LossOutput], gradient_norm: float) -> _Outcome:
+    def _gather(self, outputs: Sequence[_Part], gradient_norm: float) -> _Outcome:
         """Add up micro-batches and processes."""
         device = self.accelerator.device
-        sums = torch.zeros(6, dtype=torch.float64, device=device)
+        sums = torch.zeros(8, dtype=torch.float64, device=device)
         low = torch.full((1,), math.inf, dtype=torch.float64, device=device)
         high = -low
-        for loss, part in outputs:
-            sums += torch.stack([value.double() for value in (loss, *_additive(part))])
-            low = torch.minimum(low, part.ratio_min.double())
-            high = torch.maximum(high, part.ratio_max.double())
+        for part in outputs:
+            counts = torch.tensor([part.computed, part.padded], dtype=torch.float64, device=device)
+            values = torch.stack([value.double() for value in (part.loss, *_additive(part.sums))])
+            sums += torch.cat([values, counts])
+            low = torch.minimum(low, part.sums.ratio_min.double())
+            high = torch.maximum(high, part.sums.ratio_max.double())
         sums = self.accelerator.reduce(sums, "sum")
         low, high = self.accelerator.gather(low).min(), self.accelerator.gather(high).max()
-        loss, tokens, clipped, kl, entropy, difference = sums.tolist()
+        loss, tokens, clipped, kl, entropy, difference, computed, padded = sums.tolist()
         return _Outcome(
             loss=loss,
             gradient_norm=gradient_norm,
+            computed=computed,
+            padded=padded,
             tokens=tokens,
             clipped=clipped,
             k3=kl,
@@ -252,6 +319,10 @@ class Updater:
         counts = torch.tensor([_num_sampled(rows), len(rows), skipped], device=self.accelerator.device)
         tokens, all_rows, all_skipped = map(float, self.accelerator.reduce(counts, "sum").tolist())
         return {"update/tokens": tokens, "update/rows": all_rows, "update/rows_skipped": all_skipped}
+
+
+def _identity(row: TurnRow) -> tuple[int, int, int]:
+    return row.question, row.path, row.turn
 
 
 def _num_sampled(rows: Sequence[TurnRow]) -> int:
@@ -284,6 +355,8 @@ def _means(outcomes: Sequence[_Outcome], with_kl: bool) -> UpdateMetrics:
         "update/ratio_max": max((outcome.ratio_max for outcome in ran), default=math.nan),
         # Before the first step the policy is the one that sampled: what is left is the engines' disagreement.
         "update/logprob_difference": first.difference / first.tokens if first and first.tokens else math.nan,
+        "update/computed_tokens": sum(outcome.computed for outcome in outcomes),
+        "update/padded_tokens": sum(outcome.padded for outcome in outcomes),
         "update/steps": float(len(finite)),
         "update/nonfinite": float(len(outcomes) - len(finite)),
     }

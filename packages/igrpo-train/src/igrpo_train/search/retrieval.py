@@ -1,8 +1,12 @@
-"""retrieval: queries -> passages, best first."""
+"""retrieval: queries -> passages, best first.
+
+Searching comes in three places: in this process over BM25 (here) or vectors (`dense`), or behind HTTP
+(`http_retriever`, answered by `server`).
+"""
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from igrpo_train.question import Passage
 
@@ -14,6 +18,34 @@ class Retriever(Protocol):
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """At most `top_k` passages a query, best first; an empty list where nothing matches."""
         ...
+
+
+class Found(NamedTuple):
+    """A passage with its score; higher is better, and only scores of one retriever can be compared."""
+
+    passage: Passage
+    score: float
+
+
+@runtime_checkable
+class ScoredRetriever(Protocol):
+    """A retriever that a server can serve: it also tells its scores."""
+
+    def search_scored(self, queries: Sequence[str], top_k: int) -> list[list[Found]]:
+        """What `Retriever.search` finds, with scores that do not rise along a list."""
+        ...
+
+
+def contents(passage: Passage) -> str:
+    r"""Title and text as Search-R1 writes them in one field: the quoted title on the first line.
+
+    Source: [searchr1].
+
+    Example:
+        >>> contents(Passage(id="1", title="Ghent", text="A city."))
+        '"Ghent"\nA city.'
+    """
+    return f'"{passage.title}"\n{passage.text}'
 
 
 class BM25Retriever:
@@ -53,16 +85,17 @@ class BM25Retriever:
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """At most `top_k` passages a query that share at least one term with it."""
+        return [[found.passage for found in each] for each in self.search_scored(queries, top_k)]
+
+    def search_scored(self, queries: Sequence[str], top_k: int) -> list[list[Found]]:
+        """The same with BM25 scores, all above 0."""
         if not queries:
             return []
         tokens = self._bm25s.tokenize(list(queries), stopwords="en", show_progress=False, return_ids=False)
-        found: list[list[Passage]] = []
-        for query in tokens:
-            if not query:
-                found.append([])
-                continue
-            ids, scores = self._index.retrieve(
-                [query], k=min(top_k, len(self._passages)), show_progress=False, sorted=True
-            )
-            found.append([self._passages[i] for i, score in zip(ids[0], scores[0], strict=True) if score > 0])
-        return found
+        return [self._search(query, top_k) for query in tokens]
+
+    def _search(self, query: list[str], top_k: int) -> list[Found]:
+        if not query:
+            return []
+        ids, scores = self._index.retrieve([query], k=min(top_k, len(self._passages)), show_progress=False, sorted=True)
+        return [Found(self._passages[i], float(score)) for i, score in zip(ids[0], scores[0], strict=True) if score > 0]

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from igrpo_train.config import Scoring
+from igrpo_train.question import Question
 from igrpo_train.search.prompting import ForcedAnswer, Prompting
-from igrpo_train.search.sampling import Prefix, Sampler, Tokens
+from igrpo_train.search.sampling import Prefix, Sampler, shared_stems
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class Scores(NamedTuple):
     preamble_probability: Float[np.ndarray, " n"]
     """Geometric-mean token probability of the scoring preamble; NaN for an empty preamble."""
     tokens: int
-    """Forced tokens that were computed, tails and preambles included."""
+    """Forced tokens that were computed, preambles included; what a node's aliases share counts once."""
 
 
 class AnswerScorer:
@@ -48,7 +49,6 @@ class AnswerScorer:
         self,
         prefix: Prefix,
         rows: Int[np.ndarray, " n"],
-        tails: Sequence[Tokens],
         answers: Sequence[Sequence[str]],
     ) -> Scores:
         """Score the gold answers of n nodes.
@@ -56,24 +56,30 @@ class AnswerScorer:
         Args:
             prefix: handle that holds the nodes' contexts.
             rows: the row of each node in it.
-            tails: ids between the context and the response, a node.
             answers: gold aliases, a node; only the first counts unless `scoring.aliases` says otherwise.
         """
         aliases = [list(golds) if self._config.aliases != "first" else [golds[0]] for golds in answers]
         owner = np.repeat(np.arange(len(rows)), [len(golds) for golds in aliases])
         forced = [self._prompting.forced_answer(alias) for golds in aliases for alias in golds]
-        continuations = [(*tails[node], *answer.token_ids) for node, answer in zip(owner, forced, strict=True)]
+        continuations = [answer.token_ids for answer in forced]
         logprobs = self._sampler.score(prefix, np.asarray(rows)[owner], continuations)
         score = np.zeros(len(owner))
         preamble = np.full(len(owner), np.nan)
         for k, (answer, values) in enumerate(zip(forced, logprobs, strict=True)):
-            score[k], preamble[k] = _means(answer, values[len(values) - len(answer.token_ids) :])
+            score[k], preamble[k] = _means(answer, values)
         first = np.searchsorted(owner, np.arange(len(rows)))
         reduce = np.maximum if self._config.aliases == "max" else np.add
         reduced = reduce.reduceat(score, first)
         if self._config.aliases == "mean":
             reduced = reduced / [len(golds) for golds in aliases]
-        return Scores(reduced, preamble[first], sum(map(len, continuations)))
+        shared = map(len, shared_stems(owner, continuations))
+        repeats = sum(stem * (len(golds) - 1) for stem, golds in zip(shared, aliases, strict=True))
+        return Scores(reduced, preamble[first], sum(map(len, continuations)) - repeats)
+
+    def forced_tokens(self, questions: Sequence[Question]) -> Int[np.ndarray, " Q"]:
+        """Tokens of the preamble with the first answer of each question."""
+        forced = [self._prompting.forced_answer(question.answers[0]) for question in questions]
+        return np.array([len(answer.token_ids) for answer in forced], dtype=np.int64)
 
     def check_preamble(self, probability: float) -> None:
         """Warn, once, when the policy hardly ever writes the preamble; a NaN probability says nothing.

@@ -44,6 +44,8 @@ class Turn:
     """Why generation ended: `stop` (a closing tag), `eos`, or `length`; `context` when the history is full."""
     observation_cut: bool = False
     """Whether the documents were shortened to fit the limits."""
+    observation_tokens: int = 0
+    """Ids of the observation, the last ones of `history_ids`."""
 
 
 SearchNode: TypeAlias = Prompt | Turn

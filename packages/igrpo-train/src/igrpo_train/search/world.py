@@ -76,7 +76,6 @@ class SearchWorld:
             completions = self._agent.sampler.generate(
                 frontier.prefix,
                 frontier.rows(parents),
-                self._tails(tree, parents),
                 keys,
                 temperature=self._temperature,
                 max_tokens=self._agent.prompting.agent.max_response_tokens,
@@ -92,13 +91,8 @@ class SearchWorld:
             return np.zeros(0)
         frontier = self._advance(tree, np.unique(nodes))
         with self._phases.measure("scoring") as phase:
-            prompts = [self._prompt(tree, node) for node in nodes.tolist()]
-            scores = self._agent.scorer.score(
-                frontier.prefix,
-                frontier.rows(nodes),
-                [prompt.tail_ids for prompt in prompts],
-                [prompt.question.answers for prompt in prompts],
-            )
+            answers = [self._prompt(tree, node).question.answers for node in nodes.tolist()]
+            scores = self._agent.scorer.score(frontier.prefix, frontier.rows(nodes), answers)
             phase.tokens += scores.tokens
         self.preamble_probability.extend(scores.preamble_probability.tolist())
         return scores.score
@@ -108,24 +102,22 @@ class SearchWorld:
         assert isinstance(prompt, Prompt)
         return prompt
 
-    def _tails(self, tree: SearchTree, nodes: Int[np.ndarray, " n"]) -> list[tuple[int, ...]]:
-        return [self._prompt(tree, node).tail_ids for node in nodes.tolist()]
-
     def _advance(self, tree: SearchTree, nodes: Int[np.ndarray, " n"]) -> _Frontier:
         """Make sure that the frontier holds `nodes` (ascending, one depth), extending their parents' prefixes."""
         held = self._frontier
         if held is not None and np.isin(nodes, held.nodes).all():
             return held
+        tails = [self._prompt(tree, node).tail_ids for node in nodes.tolist()]
         with self._phases.measure("prefill") as phase:
             if tree.depth[nodes[0]] == 0:
                 segments = [self._prompt(tree, node).head_ids for node in nodes.tolist()]
-                prefix = self._agent.sampler.prefill(None, np.arange(len(nodes)), segments)
+                prefix = self._agent.sampler.prefill(None, np.arange(len(nodes)), segments, tails)
             else:
                 assert held is not None
                 turns = [tree.payload[node] for node in nodes]
                 segments = [turn.history_ids for turn in turns if isinstance(turn, Turn)]
-                prefix = self._agent.sampler.prefill(held.prefix, held.rows(tree.parent[nodes]), segments)
-            phase.tokens += sum(map(len, segments))
+                prefix = self._agent.sampler.prefill(held.prefix, held.rows(tree.parent[nodes]), segments, tails)
+            phase.tokens += sum(map(len, segments)) + sum(map(len, tails))
         self._frontier = _Frontier(prefix, nodes)
         return self._frontier
 
@@ -179,4 +171,5 @@ class SearchWorld:
             documents=tuple(passage.id for passage in documents or ()),
             finish="context" if full else completion.finish,
             observation_cut=observation.cut,
+            observation_tokens=len(observation.ids),
         )
