@@ -398,13 +398,16 @@ def fresh_accelerate() -> Iterator[None]:
     AcceleratorState._reset_state()
 
 
-@pytest.mark.parametrize(("mixed_precision", "recomputes"), [("no", False), ("bf16", True)])
-def test_auto_takes_the_samplers_logprobs_in_full_precision_only(
-    fresh_accelerate: None, mixed_precision: str, recomputes: bool
+@pytest.mark.parametrize(
+    ("mixed_precision", "exact_sampler", "recomputes"), [("no", True, False), ("no", False, True), ("bf16", True, True)]
+)
+def test_auto_takes_the_logprobs_of_an_exact_sampler_in_full_precision_only(
+    fresh_accelerate: None, mixed_precision: str, exact_sampler: bool, recomputes: bool
 ) -> None:
     accelerator = Accelerator(cpu=True, mixed_precision=mixed_precision)
     loss = Loss(kl_coefficient=0.0)
-    updater = Updater(accelerator, tiny_model("llama", torch.float32), None, Optimiser(), loss, 10, 1.0, 0)
+    model = tiny_model("llama", torch.float32)
+    updater = Updater(accelerator, model, None, Optimiser(), loss, 10, 1.0, 0, exact_sampler=exact_sampler)
     assert updater.recomputes is recomputes
     assert updater.packing == "tree"
     assert updater.update(random_rows(2, "documents"), 0)["update/nonfinite"] == 0

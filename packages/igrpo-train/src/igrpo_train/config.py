@@ -24,6 +24,7 @@ from igrpo_train.systems import System
 Aliases = Literal["first", "max", "mean"]
 AdvantageUnit = Literal["row", "trajectory"]
 Aggregation = Literal["token_mean", "sequence_mean"]
+Engine = Literal["transformers", "vllm"]
 History = Literal["documents", "everything"]
 OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
@@ -237,13 +238,28 @@ class Sampling:
 
     temperature: float = 1.0
     """Softmax temperature of training rollouts; log-probabilities are taken at the same one."""
+    engine: Engine = "transformers"
+    """transformers runs the policy itself; vllm keeps a faster engine with a copy of it in the same process."""
+    memory_share: float = 0.3
+    """vllm: share of the device's memory for its weights and key-value cache; training needs the rest."""
+    cache_gib: float = 0.0
+    """vllm: GiB of its key-value cache, whatever the share says; 0 takes what the share leaves."""
+    block_tokens: int = 32
+    """vllm: tokens of a cache block; a shared prefix is shared in whole blocks, small ones cost some speed."""
+    warn_difference: float = 0.05
+    """Warn when engine and trainer differ by more nats a token in the mean; 0 never warns."""
     cache_tokens: int = 0
-    """Most key-value columns, over all rows, that the sampler keeps or works on at once; 0 is no bound."""
+    """transformers: most key-value columns, over all rows, kept or worked on at once; 0 is no bound."""
 
     def __post_init__(self) -> None:
         remedy = "a greedy policy has nothing to compare; validation.temperature may be 0"
         check("sampling.temperature", self.temperature, positive(self.temperature), "finite and above 0", remedy)
         check_fields("sampling.", self, "cache_tokens", natural, "at least 0")
+        share = 0 < self.memory_share < 1
+        check("sampling.memory_share", self.memory_share, share, "above 0 and below 1")
+        check_fields("sampling.", self, "cache_gib warn_difference", amount, "finite and at least 0")
+        blocks = self.block_tokens > 0 and self.block_tokens % 16 == 0
+        check("sampling.block_tokens", self.block_tokens, blocks, "a multiple of 16")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,10 @@ from igrpo_train.policy import Policy
 from igrpo_train.question import Question
 from igrpo_train.search.prompting import Prompting
 from igrpo_train.search.retrieval import Retriever
+from igrpo_train.search.sampling import Sampler
 from igrpo_train.search.scoring import AnswerScorer
 from igrpo_train.search.transformers_sampler import TransformersSampler
+from igrpo_train.search.vllm_requests import engine_limit
 from igrpo_train.search.world import SearchAgent
 
 logger = logging.getLogger(__name__)
@@ -21,11 +23,25 @@ def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchA
     """Engine, prompts, retriever and scorer for one policy.
 
     Raises:
-        ValueError: the tokenizer has no chat template, or the limits do not fit the model.
+        ValueError: the tokenizer has no chat template, the limits do not fit the model, or the engine cannot run it.
+        MissingExtra: the engine is not installed.
     """
-    prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
-    sampler = TransformersSampler(policy.model, policy.tokenizer, cache_tokens=recipe.sampling.cache_tokens)
+    limit = policy.context_limit
+    if recipe.sampling.engine == "vllm":
+        limit = engine_limit(recipe.agent, limit)
+    prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, limit)
+    sampler = build_sampler(policy, recipe)
     return SearchAgent(sampler, prompting, retriever, AnswerScorer(sampler, prompting, recipe.scoring))
+
+
+def build_sampler(policy: Policy, recipe: Recipe) -> Sampler:
+    """The engine that `sampling.engine` names."""
+    if recipe.sampling.engine == "transformers":
+        return TransformersSampler(policy.model, policy.tokenizer, cache_tokens=recipe.sampling.cache_tokens)
+    # Late: it looks for vllm, which is an extra.
+    from igrpo_train.search.vllm_sampler import VllmSampler
+
+    return VllmSampler(policy, recipe.model, recipe.sampling, recipe.agent)
 
 
 def check_prompts(prompting: Prompting, questions: Sequence[Question]) -> None:

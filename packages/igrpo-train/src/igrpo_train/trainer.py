@@ -33,6 +33,7 @@ from igrpo_train.question import Question
 from igrpo_train.recipes import to_dict
 from igrpo_train.rewards import path_rewards, turn_penalties
 from igrpo_train.rollout import Rollout, chain_rule, collect
+from igrpo_train.search.sampling import updating
 from igrpo_train.search.session import turn_record
 from igrpo_train.settings import flatten
 from igrpo_train.setup import build_agent, check_answers, check_prompts, fitting_questions, set_threads
@@ -94,6 +95,7 @@ class Trainer:
         # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
         self.folder.rewind(self.state.positions)
         self.phases = Phases()
+        self._warned = False
 
     def run(self) -> Path:
         """Train to the last step, or until interrupted; either way the last checkpoint is on disk.
@@ -148,7 +150,8 @@ class Trainer:
         with self.phases.measure("training") as phase:
             rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
-            updated = self.updater.update(rows, key)
+            with updating(self.agent.sampler, self.policy.model):
+                updated = self.updater.update(rows, key)
             phase.tokens += int(updated["update/computed_tokens"])
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
@@ -156,6 +159,7 @@ class Trainer:
         forced = self.agent.scorer.forced_tokens(rollout.questions) if rule.needs_scores else None
         metrics |= comparison_tokens(rollout, rewards.keep, budget=rule.budget, forced=forced)
         metrics["time/step_s"] = self.phases.clock() - start
+        self._check_engine(updated["update/logprob_difference"])
         return metrics | self.phases.take()
 
     def validate(self) -> Metrics:
@@ -196,6 +200,18 @@ class Trainer:
             for record in rollout.tree.to_records(turn_record):
                 self.folder.trees.append({"step": step + 1, **record})
         return rollout
+
+    def _check_engine(self, difference: float) -> None:
+        """Warn, once, when the engine samples from another policy than the one that is trained."""
+        limit = self.recipe.sampling.warn_difference
+        if limit and difference > limit and not self._warned:
+            self._warned = True
+            logger.warning(
+                "log-probabilities of engine and trainer differ by %.3f nats a token in the mean, more than "
+                "sampling.warn_difference = %.3f: look for another number format or stale weights",
+                difference,
+                limit,
+            )
 
     def _finish_step(self, done: int, metrics: Metrics, interrupt: Interrupt) -> bool:
         """Validate where due, write the metrics, save where due; returns whether the run is to stop here, saved."""
@@ -261,6 +277,7 @@ class Trainer:
             recipe.steps,
             recipe.sampling.temperature,
             policy.pad_id,
+            exact_sampler=recipe.sampling.engine == "transformers",
         )
 
 

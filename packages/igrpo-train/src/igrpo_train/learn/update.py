@@ -80,11 +80,12 @@ class Updater:
         model: the policy. Weights in half precision are widened to float32: steps of 1e-6 would round to nothing.
         reference: a copy of the starting policy, needed where `loss_config.kl_coefficient` is above 0.
         optimiser_config: AdamW, warm-up, minibatch and micro-batch sizes.
-        loss_config: the loss; its `old_logprobs = "auto"` takes the sampler's where it computes in full precision, as a
-            sampler that shares the policy then gives what the policy would.
+        loss_config: the loss; its `old_logprobs = "auto"` takes the sampler's where they are what the policy would
+            give: an exact sampler in full precision.
         total_steps: training steps of the run; the warm-up is a share of them.
         temperature: sampling temperature of the rollouts.
         pad_id: id of the padding.
+        exact_sampler: the rollouts' engine runs this very policy, not a copy with arithmetic of its own.
 
     Raises:
         ValueError: there is a KL coefficient and no reference.
@@ -100,6 +101,8 @@ class Updater:
         total_steps: int,
         temperature: float,
         pad_id: int,
+        *,
+        exact_sampler: bool = True,
     ) -> None:
         if loss_config.kl_coefficient > 0 and reference is None:
             raise ValueError(
@@ -130,7 +133,8 @@ class Updater:
             self.reference = accelerator.prepare_model(reference, evaluation_mode=True)
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
         half = accelerator.mixed_precision != "no"
-        self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and half)
+        inexact = half or not exact_sampler
+        self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and inexact)
         self.packing = optimiser_config.packing
         for prepared in (self.model, self.reference):
             if prepared is not None:

@@ -6,7 +6,8 @@ answer score and all of its expansions. A context may end in a tail (the generat
 completions and scores come after, and that extensions leave out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -47,7 +48,7 @@ class Sampler(Protocol):
         temperature: float,
         max_tokens: int,
     ) -> list[Completion]:
-        """Draw one completion a row of `rows` (rows may repeat); draw k uses only the counter `(keys[k], position)`."""
+        """Draw one completion a row of `rows` (rows may repeat); the randomness of draw k comes from `keys[k]`."""
         ...
 
     def score(
@@ -62,6 +63,30 @@ class Sampler(Protocol):
     def take_recomputed(self) -> int:
         """Context tokens that were run once more since the last call, because they had been evicted."""
         ...
+
+
+@runtime_checkable
+class ColocatedEngine(Protocol):
+    """An engine with weights of its own beside the policy that is trained."""
+
+    def sleep(self) -> None:
+        """Free the device's memory for an update, as far as the device lets it."""
+        ...
+
+    def wake(self, model: Any) -> None:
+        """Take the memory back, load the weights of `model` and forget every prefix of the old ones."""
+        ...
+
+
+@contextmanager
+def updating(sampler: Sampler, model: Any) -> Iterator[None]:
+    """Around an update of `model`: an engine with weights of its own makes room before and takes them over after."""
+    engine = sampler if isinstance(sampler, ColocatedEngine) else None
+    if engine is not None:
+        engine.sleep()
+    yield
+    if engine is not None:
+        engine.wake(model)
 
 
 def shared_stems(owner: Int[np.ndarray, " n"], continuations: Sequence[Tokens]) -> list[Tokens]:

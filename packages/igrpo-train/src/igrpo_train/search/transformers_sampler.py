@@ -18,12 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from igrpo_theory.randomness import uniforms
 from igrpo_train.search import cache
-from igrpo_train.search.agent import STOP_STRINGS
 from igrpo_train.search.cache import CachedRows
+from igrpo_train.search.ending import Ending, eos_ids
 from igrpo_train.search.sampling import Completion, Tokens, shared_stems
-
-_STOP_WINDOW = 16
-"""Ids decoded to look for a closing tag; a tag is never longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +58,11 @@ class TransformersSampler:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, cache_tokens: int = 0) -> None:
         self.model = model
-        self.tokenizer = tokenizer
         self.cache_tokens = cache_tokens
         self._recomputed = 0
         pad = tokenizer.pad_token_id
         self._pad_id = 0 if pad is None else int(pad)
-        eos = model.generation_config.eos_token_id if model.generation_config is not None else None
-        eos_ids = {tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
-        self._eos_ids = {int(token) for token in eos_ids if token is not None}
-        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        self._may_close = np.array([">" in text for text in texts], dtype=bool)
+        self._ending = Ending(tokenizer, range(len(tokenizer)), eos_ids(model, tokenizer))
 
     def take_recomputed(self) -> int:
         """See `Sampler.take_recomputed`."""
@@ -147,7 +139,7 @@ class TransformersSampler:
                 row = active[column]
                 ids[row].append(int(drawn[column]))
                 logprobs[row].append(float(logprob[column]))
-                ended = self._ended(ids[row])
+                ended = self._ending.of(ids[row])
                 if ended:
                     finish[row] = ended
                     live[row] = False
@@ -236,16 +228,6 @@ class TransformersSampler:
 
     def _append(self, state: CachedRows | None, segments: Sequence[Tokens]) -> CachedRows:
         return cache.append(self.model, state, segments, pad_id=self._pad_id)[0]
-
-    def _ended(self, token_ids: list[int]) -> str:
-        last = token_ids[-1]
-        if last in self._eos_ids:
-            return "eos"
-        if last < len(self._may_close) and not self._may_close[last]:
-            return ""
-        text = self.tokenizer.decode(token_ids[-_STOP_WINDOW:])
-        assert isinstance(text, str)
-        return "stop" if any(stop in text.lower() for stop in STOP_STRINGS) else ""
 
 
 def _token_logprobs(logits: Float[Tensor, "R V"], tokens: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
