@@ -367,6 +367,46 @@ def test_a_model_that_cannot_take_a_tree_trains_on_path_rows(
     assert updater.update(rows, 0)["update/computed_tokens"] == sum(row.num_tokens for row in rows)
 
 
+FLAT: dict[str, Any] = {**SIZES, "initializer_range": 0.02}
+
+
+@pytest.mark.parametrize("hidden_size", [16, 64])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("make", "packing"),
+    [
+        (lambda size: Qwen2ForCausalLM(Qwen2Config(**{**FLAT, "hidden_size": size})), "tree"),
+        (lambda size: LlamaForCausalLM(LlamaConfig(**{**FLAT, "hidden_size": size})), "tree"),
+        (lambda size: DeafQwen(Qwen2Config(**{**FLAT, "hidden_size": size})), "path"),
+    ],
+    ids=["qwen2", "llama", "positions ignored"],
+)
+def test_flat_weights_hide_no_mistake_and_make_none(make: Any, packing: Packing, half: bool, hidden_size: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = make(hidden_size).eval()
+    autocast = torch.autocast("cpu", torch.bfloat16) if half else None
+    assert usable_packing("tree", model, "cpu", autocast=autocast) == packing
+
+
+def test_a_model_of_which_nothing_can_be_told_trains_on_path_rows() -> None:
+    model = tiny_model("llama")
+    nn.init.zeros_(model.get_output_embeddings().weight)
+    assert usable_packing("tree", model, "cpu") == "path"
+
+
+def test_a_model_that_fails_in_mixed_precision_only_trains_on_path_rows() -> None:
+    model = tiny_model("llama", torch.float32)
+
+    def fail_in_half(_module: nn.Module, _args: Any) -> None:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not in half precision")
+
+    model.register_forward_pre_hook(fail_in_half)
+    assert usable_packing("tree", model, "cpu") == "tree"
+    assert usable_packing("tree", model, "cpu", autocast=torch.autocast("cpu", torch.bfloat16)) == "path"
+
+
 def test_learned_positions_are_no_obstacle_and_path_asks_nothing() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=16, n_layer=2, n_head=2)).eval()
     assert usable_packing("tree", model, "cpu") == "tree"

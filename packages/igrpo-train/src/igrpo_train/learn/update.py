@@ -3,8 +3,8 @@
 In: the rows of one training step, each process its own questions.
 Out: a policy one training step further, and the metrics of how it got there.
 Source: [ppo] for minibatches and for the policy before its first update as the denominator of the ratio, [adamw] for
-the optimiser. Denominators are counts of the whole minibatch over all
-processes, so that micro-batches and data-parallel processes change nothing but rounding.
+the optimiser. Denominators are counts of the whole minibatch over all processes, so that micro-batches and
+data-parallel processes change nothing but rounding.
 """
 
 import logging
@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from igrpo_train.config import Loss, Optimiser
+from igrpo_train.config import Loss, Optimiser, Packing
 from igrpo_train.learn.attention import tree_attention
 from igrpo_train.learn.batch import Batch, collate
 from igrpo_train.learn.loss import LossSums, policy_loss, token_logprobs
@@ -113,10 +113,12 @@ class Updater:
         self.temperature = temperature
         self.pad_id = pad_id
         self.step = 0
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters):
-            model = model.float()
-            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters = _widened(model)
+        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        half = accelerator.mixed_precision != "no"
+        self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and half)
+        kept = reference if loss_config.kl_coefficient > 0 else None
+        self.packing = self._packing([model] if kept is None else [model, kept])
         optimiser = torch.optim.AdamW(
             parameters,
             lr=optimiser_config.learning_rate,
@@ -125,17 +127,17 @@ class Updater:
         )
         self.model, self.optimiser = accelerator.prepare(model, optimiser)
         self.reference = None
-        if loss_config.kl_coefficient > 0 and reference is not None:
-            reference.requires_grad_(False).eval()
-            self.reference = accelerator.prepare_model(reference, evaluation_mode=True)
-        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
-        half = accelerator.mixed_precision != "no"
-        self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and half)
-        self.packing = optimiser_config.packing
-        for prepared in (self.model, self.reference):
-            if prepared is not None:
-                prepared.eval()
-                self.packing = usable_packing(self.packing, prepared, accelerator.device, half=half)
+        if kept is not None:
+            self.reference = accelerator.prepare_model(kept.requires_grad_(False), evaluation_mode=True)
+
+    def _packing(self, models: Sequence[nn.Module]) -> Packing:
+        """The packing that all models take, before they are wrapped."""
+        packing = self.optimiser_config.packing
+        for model in models:
+            autocast = None if self.accelerator.mixed_precision == "no" else self.accelerator.autocast()
+            model.eval().to(self.accelerator.device)
+            packing = usable_packing(packing, model, self.accelerator.device, autocast=autocast)
+        return packing
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a 0-based training step: linear up to the end of the warm-up, then constant."""
@@ -319,6 +321,14 @@ class Updater:
 
 def _identity(row: TurnRow) -> tuple[int, int, int]:
     return row.question, row.path, row.turn
+
+
+def _widened(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that are trained, after those in half precision have become float32 in place."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters):
+        parameters = [parameter for parameter in model.float().parameters() if parameter.requires_grad]
+    return parameters
 
 
 def _num_sampled(rows: Sequence[TurnRow]) -> int:
