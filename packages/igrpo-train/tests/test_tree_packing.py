@@ -273,9 +273,28 @@ def test_blocks_of_queries_see_what_the_ends_say(seed: int, block: int) -> None:
     sees = (index <= index[:, None]) & (index[:, None] < end)
     got, start = np.zeros_like(sees), 0
     for size, keys, mask in zip(plan.sizes, plan.keys.split(plan.key_sizes), plan.masks, strict=True):
-        got[start : start + size, keys.numpy()] = (mask == 0).numpy()
+        got[start : start + size, keys.numpy()] = mask.numpy()
         start += size
     assert np.array_equal(got, sees)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_query_that_sees_none_of_the_first_keys_stays_finite_in_every_format(dtype: torch.dtype) -> None:
+    # Two long chains: the second begins within a block, so its first 1,000 keys are hidden, more than a kernel reads
+    # at once.
+    end = np.repeat([1050, 1200], [1050, 150])
+    tensors = torch.randn(3, 2, len(end), 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    query, key, value = (tensor.to(dtype).requires_grad_() for tensor in tensors)
+    plan = plan_attention(end)
+    assert isinstance(plan, QueryBlocks)
+    got = attention._attend_blocks(query, key, value, plan, None, 0.0)
+    gradients = torch.autograd.grad(got.double().square().sum(), (query, key, value))
+    assert all(bool(tensor.isfinite().all()) for tensor in (got, *gradients))
+    for part in (slice(1050), slice(1050, 1200)):
+        chain = (tensor[:, part].double() for tensor in (query, key, value))
+        expected = nn.functional.scaled_dot_product_attention(*chain, is_causal=True)
+        # Rounding of the result and of the weights.
+        torch.testing.assert_close(got[:, part].double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)
 
 
 def test_what_is_in_memory_grows_with_depth_not_with_the_square_of_the_tokens() -> None:
