@@ -9,7 +9,8 @@ Axes: R rows, K columns in use, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,8 +26,9 @@ SPARE_COLUMNS: Final = 64
 """Columns by which tensors grow when one more token has no room."""
 
 
-class CachedRows(NamedTuple):
-    """Computed contexts, R rows of at most K columns."""
+@dataclass(slots=True, eq=False)
+class CachedRows:
+    """Computed contexts, R rows of at most K columns; working memory, which `append` and `keep_rows` use up."""
 
     layers: list[tuple[Tensor, Tensor]]
     """Keys and values a layer, each [R, heads, at least K, head size]; what lies behind column K is not theirs."""
@@ -114,7 +116,13 @@ def _tensors(layer: Any) -> tuple[Tensor, Tensor]:
 def left_padded(
     segments: Sequence[Tokens], width: int, pad_id: int
 ) -> tuple[Int[np.ndarray, "n width"], Bool[np.ndarray, "n width"]]:
-    """Segments as one block, and which of its cells hold a token."""
+    """Segments as one block, and which of its cells hold a token.
+
+    Example:
+        >>> block, filled = left_padded([(5, 6), (7,)], width=3, pad_id=0)
+        >>> block.tolist(), filled.astype(int).tolist()
+        ([[0, 5, 6], [0, 0, 7]], [[0, 1, 1], [0, 0, 1]])
+    """
     block = np.full((len(segments), width), pad_id)
     filled = np.zeros((len(segments), width), dtype=bool)
     for row, segment in enumerate(segments):
