@@ -5,6 +5,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from accelerate.state import AcceleratorState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -33,7 +34,7 @@ from igrpo_train.config import Aggregation, History, Loss, OldLogprobs, Optimise
 from igrpo_train.learn import attention
 from igrpo_train.learn.attention import QueryBlocks, plan_attention, tree_attention
 from igrpo_train.learn.batch import collate
-from igrpo_train.learn.loss import token_logprobs
+from igrpo_train.learn.loss import policy_loss, token_logprobs
 from igrpo_train.learn.packing import TurnRow, micro_batches, pack_paths
 from igrpo_train.learn.probe import usable_packing
 from igrpo_train.learn.trie import lexicographic_order, plant
@@ -211,6 +212,36 @@ def test_loss_gradient_and_metrics_equal_those_of_path_rows(
     # A mean of rounded log-probabilities carries their rounding, also where it is near zero.
     for name in path.keys() - set(COUNTS):
         assert tree[name] == pytest.approx(path[name], rel=tolerance, abs=tolerance, nan_ok=True), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("history", get_args(History))
+def test_flex_attention_gives_the_loss_and_the_gradient_of_path_rows(history: History) -> None:
+    # Several blocks of queries: shared prefixes reach across their borders.
+    rows = [replace(row, question=seed) for seed in range(20) for row in random_rows(seed, history, num_questions=1)]
+    batch = collate(rows, 0, "cuda", packing="tree")
+    assert batch.num_tokens > 2 * attention._BLOCK
+    assert batch.tree is not None
+    assert isinstance(batch.tree.tree_plan, BlockMask)
+
+    def run(packing: Packing) -> tuple[float, Tensor]:
+        # Heads of 16: the compiled kernel takes no smaller ones.
+        model = tiny_model("llama", torch.float32, head_dim=16).cuda()
+        assert usable_packing(packing, model, "cuda") == packing
+        batch = collate(rows, 0, "cuda", packing=packing)
+        with tree_attention(model) if packing == "tree" else nullcontext():
+            new = token_logprobs(model, batch, 1.0)
+            counts = {"num_tokens": int(batch.sampled.sum()), "num_rows": len(rows)}
+            loss = policy_loss(new, batch, Loss(kl_coefficient=0.0, entropy_coefficient=0.01), **counts).loss
+            loss.backward()
+        return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    (expected, path), (got, tree) = run("path"), run("tree")
+    assert float(path.norm()) > 0
+    assert got == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    # The kernel and matrix products round in another order, and products on CUDA less finely than on a CPU.
+    assert float((tree - path).norm()) <= 1e-4 * float(path.norm())
 
 
 def test_the_cases_exercise_clips_repeats_and_equal_siblings() -> None:

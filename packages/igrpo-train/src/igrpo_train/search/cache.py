@@ -141,6 +141,13 @@ def select(
         rows: which, repeats allowed.
         room: spare columns of the copy.
         drop: tokens that each copy leaves out at its end; where it leaves out some, last logits mean nothing.
+
+    Example:
+        >>> layer = torch.arange(6.0).reshape(2, 1, 3, 1)
+        >>> valid = torch.tensor([[True, True, True], [False, True, True]])
+        >>> copies = select(CachedRows([(layer, layer)], valid, None), np.array([1, 1]))
+        >>> copies.layers[0][0].flatten().tolist(), copies.valid.tolist()
+        ([4.0, 5.0, 4.0, 5.0], [[True, True], [True, True]])
     """
     index = torch.as_tensor(np.asarray(rows, dtype=np.int64), device=state.valid.device)
     valid = state.valid[index]
@@ -165,7 +172,15 @@ def select(
 
 
 def keep_rows(state: CachedRows, rows: Int[np.ndarray, " n"]) -> CachedRows:
-    """Let go of all other rows and of leading columns without a token; `state` is used up, a layer at a time."""
+    """Let go of all other rows and of leading columns without a token; `state` is used up, a layer at a time.
+
+    Example:
+        >>> layer = torch.arange(6.0).reshape(2, 1, 3, 1)
+        >>> valid = torch.tensor([[True, True, True], [False, True, True]])
+        >>> kept = keep_rows(CachedRows([(layer, layer)], valid, None), np.array([1]))
+        >>> kept.layers[0][0].flatten().tolist(), kept.valid.tolist()
+        ([4.0, 5.0], [[True, True]])
+    """
     index = torch.as_tensor(np.asarray(rows, dtype=np.int64), device=state.valid.device)
     valid = state.valid[index]
     first = int(valid.any(0).to(torch.uint8).argmax())
