@@ -5,6 +5,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from accelerate.state import AcceleratorState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -33,7 +34,7 @@ from igrpo_train.config import Aggregation, History, Loss, OldLogprobs, Optimise
 from igrpo_train.learn import attention
 from igrpo_train.learn.attention import QueryBlocks, plan_attention, tree_attention
 from igrpo_train.learn.batch import collate
-from igrpo_train.learn.loss import token_logprobs
+from igrpo_train.learn.loss import policy_loss, token_logprobs
 from igrpo_train.learn.packing import TurnRow, micro_batches, pack_paths
 from igrpo_train.learn.probe import usable_packing
 from igrpo_train.learn.trie import lexicographic_order, plant
@@ -213,6 +214,36 @@ def test_loss_gradient_and_metrics_equal_those_of_path_rows(
         assert tree[name] == pytest.approx(path[name], rel=tolerance, abs=tolerance, nan_ok=True), name
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("history", get_args(History))
+def test_flex_attention_gives_the_loss_and_the_gradient_of_path_rows(history: History) -> None:
+    # Several blocks of queries: shared prefixes reach across their borders.
+    rows = [replace(row, question=seed) for seed in range(20) for row in random_rows(seed, history, num_questions=1)]
+    batch = collate(rows, 0, "cuda", packing="tree")
+    assert batch.num_tokens > 2 * attention._BLOCK
+    assert batch.tree is not None
+    assert isinstance(batch.tree.tree_plan, BlockMask)
+
+    def run(packing: Packing) -> tuple[float, Tensor]:
+        # Heads of 16: the compiled kernel takes no smaller ones.
+        model = tiny_model("llama", torch.float32, head_dim=16).cuda()
+        assert usable_packing(packing, model, "cuda") == packing
+        batch = collate(rows, 0, "cuda", packing=packing)
+        with tree_attention(model) if packing == "tree" else nullcontext():
+            new = token_logprobs(model, batch, 1.0)
+            counts = {"num_tokens": int(batch.sampled.sum()), "num_rows": len(rows)}
+            loss = policy_loss(new, batch, Loss(kl_coefficient=0.0, entropy_coefficient=0.01), **counts).loss
+            loss.backward()
+        return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    (expected, path), (got, tree) = run("path"), run("tree")
+    assert float(path.norm()) > 0
+    assert got == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    # The kernel and matrix products round in another order, and products on CUDA less finely than on a CPU.
+    assert float((tree - path).norm()) <= 1e-4 * float(path.norm())
+
+
 def test_the_cases_exercise_clips_repeats_and_equal_siblings() -> None:
     rows = [row for seed in range(20) for row in random_rows(seed, "documents")]
     model, reference = tiny_model("llama"), tiny_model("llama", seed=2)
@@ -273,9 +304,28 @@ def test_blocks_of_queries_see_what_the_ends_say(seed: int, block: int) -> None:
     sees = (index <= index[:, None]) & (index[:, None] < end)
     got, start = np.zeros_like(sees), 0
     for size, keys, mask in zip(plan.sizes, plan.keys.split(plan.key_sizes), plan.masks, strict=True):
-        got[start : start + size, keys.numpy()] = (mask == 0).numpy()
+        got[start : start + size, keys.numpy()] = mask.numpy()
         start += size
     assert np.array_equal(got, sees)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_query_that_sees_none_of_the_first_keys_stays_finite_in_every_format(dtype: torch.dtype) -> None:
+    # Two long chains: the second begins within a block, so its first 1,000 keys are hidden, more than a kernel reads
+    # at once.
+    end = np.repeat([1050, 1200], [1050, 150])
+    tensors = torch.randn(3, 2, len(end), 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    query, key, value = (tensor.to(dtype).requires_grad_() for tensor in tensors)
+    plan = plan_attention(end)
+    assert isinstance(plan, QueryBlocks)
+    got = attention._attend_blocks(query, key, value, plan, None, 0.0)
+    gradients = torch.autograd.grad(got.double().square().sum(), (query, key, value))
+    assert all(bool(tensor.isfinite().all()) for tensor in (got, *gradients))
+    for part in (slice(1050), slice(1050, 1200)):
+        chain = (tensor[:, part].double() for tensor in (query, key, value))
+        expected = nn.functional.scaled_dot_product_attention(*chain, is_causal=True)
+        # Rounding of the result and of the weights.
+        torch.testing.assert_close(got[:, part].double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)
 
 
 def test_what_is_in_memory_grows_with_depth_not_with_the_square_of_the_tokens() -> None:
@@ -365,6 +415,46 @@ def test_a_model_that_cannot_take_a_tree_trains_on_path_rows(
     assert re.search(reason, caplog.text)
     rows = random_rows(0, "documents")
     assert updater.update(rows, 0)["update/computed_tokens"] == sum(row.num_tokens for row in rows)
+
+
+FLAT: dict[str, Any] = {**SIZES, "initializer_range": 0.02}
+
+
+@pytest.mark.parametrize("hidden_size", [16, 64])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("make", "packing"),
+    [
+        (lambda size: Qwen2ForCausalLM(Qwen2Config(**{**FLAT, "hidden_size": size})), "tree"),
+        (lambda size: LlamaForCausalLM(LlamaConfig(**{**FLAT, "hidden_size": size})), "tree"),
+        (lambda size: DeafQwen(Qwen2Config(**{**FLAT, "hidden_size": size})), "path"),
+    ],
+    ids=["qwen2", "llama", "positions ignored"],
+)
+def test_flat_weights_hide_no_mistake_and_make_none(make: Any, packing: Packing, half: bool, hidden_size: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = make(hidden_size).eval()
+    autocast = torch.autocast("cpu", torch.bfloat16) if half else None
+    assert usable_packing("tree", model, "cpu", autocast=autocast) == packing
+
+
+def test_a_model_of_which_nothing_can_be_told_trains_on_path_rows() -> None:
+    model = tiny_model("llama")
+    nn.init.zeros_(model.get_output_embeddings().weight)
+    assert usable_packing("tree", model, "cpu") == "path"
+
+
+def test_a_model_that_fails_in_mixed_precision_only_trains_on_path_rows() -> None:
+    model = tiny_model("llama", torch.float32)
+
+    def fail_in_half(_module: nn.Module, _args: Any) -> None:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not in half precision")
+
+    model.register_forward_pre_hook(fail_in_half)
+    assert usable_packing("tree", model, "cpu") == "tree"
+    assert usable_packing("tree", model, "cpu", autocast=torch.autocast("cpu", torch.bfloat16)) == "path"
 
 
 def test_learned_positions_are_no_obstacle_and_path_asks_nothing() -> None:

@@ -50,6 +50,23 @@ def comparison_tokens(
         keep: paths that are trained on.
         budget: slots of a question.
         forced: tokens of the scoring preamble with the first answer, a question; None where nothing is scored.
+
+    Example:
+        >>> from igrpo_theory.paths import root_to_leaf_paths
+        >>> from igrpo_theory.tree import RolloutTree
+        >>> from igrpo_train.question import Question
+        >>> from igrpo_train.search.agent import NO_ACTION
+        >>> question = Question(id="q", text="?", answers=("x",))
+        >>> said = dict(response_ids=(7, 8), response_logprobs=(-1.0, -1.0), text="", action=NO_ACTION, history_ids=())
+        >>> turn = Turn(**said, observation="", documents=(), finish="stop")
+        >>> tree = RolloutTree.plant([Prompt(question=question, head_ids=(1, 2, 3), tail_ids=(4,))])
+        >>> _ = tree.append(np.array([0, 0]), [turn, turn], np.array([True, True]), turn_limit=1)
+        >>> graded = dict(grades=np.zeros(2), truncated=np.zeros(2, bool), scores=np.zeros(2))
+        >>> trees = dict(questions=(question,), tree=tree, stages=[], paths=root_to_leaf_paths(tree))
+        >>> rollout = Rollout(**trees, **graded, valid=np.ones((2, 1), bool), preamble_probability=1.0)
+        >>> counts = comparison_tokens(rollout, np.ones(2, dtype=bool), budget=2, forced=None)
+        >>> print(counts["official/prompt"], counts["official/generation"], counts["official/training"])
+        8.0 4.0 12.0
     """
     lengths = _lengths(rollout)
     return (

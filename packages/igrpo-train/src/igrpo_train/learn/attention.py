@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention
@@ -39,26 +39,23 @@ class QueryBlocks(NamedTuple):
     """Packed indices of the blocks' keys, block after block."""
     key_sizes: list[int]
     """Keys of each block."""
-    masks: list[Float[Tensor, "C m"]]
-    """Of each block: 0 where a query sees a key, so low where not that nothing is left of it."""
+    masks: list[Bool[Tensor, "C m"]]
+    """Of each block: which keys a query sees. Booleans do for every number format, and cost what numbers cost."""
 
 
 TreePlan: TypeAlias = QueryBlocks | BlockMask
 
 
-def plan_attention(
-    end: Int[np.ndarray, " T"], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> TreePlan:
+def plan_attention(end: Int[np.ndarray, " T"], device: torch.device | str = "cpu") -> TreePlan:
     """How to attend to ancestors only.
 
     Args:
         end: one past the last descendant of each packed token.
         device: of the model.
-        dtype: of the masks that are added to attention scores on a CPU.
 
     Example:
         >>> plan = plan_attention(np.array([3, 2, 3]))
-        >>> (plan.masks[0] == 0).int().tolist()
+        >>> plan.masks[0].int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
     if torch.device(device).type == "cuda":
@@ -68,12 +65,9 @@ def plan_attention(
         queries = np.arange(start, min(start + _BLOCK, len(end)))
         seen = np.concatenate([np.flatnonzero(end[:start] > start), queries])
         sees = (seen <= queries[:, None]) & (queries[:, None] < end[seen])
-        # Finite also in half precision: a kernel may meet keys that are all hidden before the first that is not.
-        hidden = torch.finfo(dtype).min / 2
-        mask = torch.zeros(sees.shape, dtype=dtype).masked_fill_(torch.from_numpy(~sees), hidden)
         sizes.append(len(queries))
         keys.append(seen)
-        masks.append(mask.to(device))
+        masks.append(torch.from_numpy(sees).to(device))
     return QueryBlocks(sizes, torch.from_numpy(np.concatenate(keys)).to(device), list(map(len, keys)), masks)
 
 
@@ -109,6 +103,16 @@ def tree_attention(*models: nn.Module | None) -> Iterator[None]:
     """Let models attend to ancestors only; keep it on until the backward pass is done.
 
     Gradient checkpointing runs layers again in the backward pass. Inside, every forward pass needs a plan.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = dict(vocab_size=20, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=1)
+        >>> model, ids = LlamaForCausalLM(LlamaConfig(**sizes)).eval(), torch.tensor([[5, 6, 7]])
+        >>> plan, position_ids = plan_attention(np.array([3, 2, 3])), torch.tensor([[0, 1, 1]])
+        >>> with tree_attention(model):
+        ...     logits = model(input_ids=ids, position_ids=position_ids, tree_plan=plan).logits
+        >>> torch.allclose(logits[:, [0, 2]], model(ids[:, [0, 2]]).logits, atol=1e-6)
+        True
     """
     configs: list[Any] = [getattr(model, "module", model).config for model in models if model is not None]
     previous = [config._attn_implementation for config in configs]
@@ -164,7 +168,7 @@ def _attend_blocks(
             group,
             block_keys.expand(-1, num_heads // num_keys, -1, -1),
             block_values.expand(-1, num_heads // num_keys, -1, -1),
-            attn_mask=mask.to(query.dtype),
+            attn_mask=mask,
             scale=scaling,
             dropout_p=dropout,
         )

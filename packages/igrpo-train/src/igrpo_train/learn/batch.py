@@ -102,7 +102,7 @@ def collate(
         layout, mask = _lines(rows, pad_id)
         tree, attention_mask, num_tokens = None, torch.from_numpy(mask).to(device), int(mask.sum())
     else:
-        layout, tree = _trie(rows, device, dtype)
+        layout, tree = _trie(rows, device)
         attention_mask, num_tokens = None, layout.input_ids.size
     cells = np.zeros(sampled.shape, dtype=np.int64)
     cells[sampled] = layout.cells
@@ -134,7 +134,7 @@ def _lines(rows: Sequence[TurnRow], pad_id: int) -> tuple[_Layout, Int[np.ndarra
     return _Layout(input_ids, place - 1, input_ids.ravel()[place], np.arange(len(place))), attention_mask
 
 
-def _trie(rows: Sequence[TurnRow], device: torch.device | str, dtype: torch.dtype) -> tuple[_Layout, TreeInputs]:
+def _trie(rows: Sequence[TurnRow], device: torch.device | str) -> tuple[_Layout, TreeInputs]:
     """All rows in one line, every shared prefix once."""
     sequences = [row.context_ids + row.response_ids for row in rows]
     order = lexicographic_order(sequences)
@@ -145,4 +145,4 @@ def _trie(rows: Sequence[TurnRow], device: torch.device | str, dtype: torch.dtyp
     unique, cells = np.unique(place, return_inverse=True)
     layout = _Layout(trie.ids[None], trie.parent[unique], trie.ids[unique], cells)
     position_ids = torch.from_numpy(trie.position)[None].to(device)
-    return layout, TreeInputs(position_ids, plan_attention(trie.end, device, dtype))
+    return layout, TreeInputs(position_ids, plan_attention(trie.end, device))

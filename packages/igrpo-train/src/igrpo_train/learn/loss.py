@@ -67,6 +67,18 @@ def token_logprobs(model: nn.Module, batch: Batch, temperature: float) -> TokenL
 
     Returns:
         differentiable in the model's parameters.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from igrpo_train.learn.batch import collate
+        >>> from igrpo_train.learn.packing import TurnRow
+        >>> sizes = dict(vocab_size=20, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=1)
+        >>> model = LlamaForCausalLM(LlamaConfig(**sizes))
+        >>> _ = nn.init.zeros_(model.lm_head.weight)  # all tokens are equally likely
+        >>> ids = dict(context_ids=(5, 6), response_ids=(7,), old_logprobs=(-1.0,), advantage=1.0)
+        >>> batch = collate([TurnRow(question=0, path=0, turn=0, **ids)], pad_id=0)
+        >>> token_logprobs(model, batch, temperature=1.0).logprobs.exp().detach()
+        tensor([[0.0500]])
     """
     inputs: dict[str, Any] = {"attention_mask": batch.attention_mask} if batch.tree is None else batch.tree._asdict()
     with _logits_only_at(model, batch.predictors):

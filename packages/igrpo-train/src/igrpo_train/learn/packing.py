@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,8 +21,11 @@ from jaxtyping import Bool, Float, Int
 from igrpo_theory.paths import Paths
 from igrpo_theory.randomness import Stream, uniforms
 from igrpo_train.config import Packing
-from igrpo_train.learn.trie import fewest_tokens, lexicographic_order, shared_prefixes
+from igrpo_train.learn.trie import cheapest_packs, lexicographic_order, shared_prefixes
 from igrpo_train.search.session import SearchTree, Turn, context_segments
+
+_PAIRS_PER_HIDDEN: Final = 6
+"""A layer of width h multiplies a token by about 12 h^2 weights, and spends 2 h multiplications on an attended pair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +49,11 @@ class TurnRow:
     def num_tokens(self) -> int:
         """Columns that the model sees for this row."""
         return len(self.context_ids) + len(self.response_ids)
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """(question, path, turn): no two rows of a step have the same."""
+        return self.question, self.path, self.turn
 
 
 def pack_paths(
@@ -140,6 +149,13 @@ def minibatches(
 
     Returns:
         as many minibatches on every process; one may be empty where other processes hold its questions.
+
+    Example:
+        >>> ids = dict(turn=0, context_ids=(5,), response_ids=(6,), old_logprobs=(-1.0,), advantage=1.0)
+        >>> rows = [TurnRow(question=slot, path=slot, **ids) for slot in range(4)]
+        >>> groups = minibatches(rows, update_rows=2, key=1)
+        >>> [len(group) for group in groups], sorted(row.question for group in groups for row in group)
+        ([2, 2], [0, 1, 2, 3])
     """
     by_question: dict[int, list[TurnRow]] = {}
     for row in rows:
@@ -150,12 +166,18 @@ def minibatches(
 
 
 def count_rows(rows: Iterable[TurnRow]) -> dict[int, int]:
-    """Rows of each question slot."""
+    """Rows of each question slot.
+
+    Example:
+        >>> ids = dict(turn=0, context_ids=(5,), response_ids=(6,), old_logprobs=(-1.0,), advantage=1.0)
+        >>> count_rows([TurnRow(question=slot, path=path, **ids) for path, slot in enumerate([3, 3, 8])])
+        {3: 2, 8: 1}
+    """
     return dict(Counter(row.question for row in rows))
 
 
 def micro_batches(
-    rows: Sequence[TurnRow], tokens_per_micro_batch: int, packing: Packing = "path"
+    rows: Sequence[TurnRow], tokens_per_micro_batch: int, packing: Packing = "path", hidden_size: int = 1024
 ) -> list[list[TurnRow]]:
     """Rows of each forward pass: longest first, so that a batch that is too big for memory shows at once.
 
@@ -164,6 +186,7 @@ def micro_batches(
         tokens_per_micro_batch: bound on rows x longest row (path) or on the tokens of the trie (tree); a single longer
             row is a micro-batch of its own.
         packing: as the batches will be collated.
+        hidden_size: of the model; it weighs tokens against attention where a trie is cut.
 
     Returns:
         every row exactly once.
@@ -176,9 +199,9 @@ def micro_batches(
     """
     assert tokens_per_micro_batch >= 1, f"tokens_per_micro_batch is {tokens_per_micro_batch}"
     if packing == "tree":
-        return _tree_batches(rows, tokens_per_micro_batch)
+        return _tree_batches(rows, tokens_per_micro_batch, _PAIRS_PER_HIDDEN * hidden_size)
     batches: list[list[TurnRow]] = []
-    for row in sorted(rows, key=lambda row: (-row.num_tokens, *_identity(row))):
+    for row in sorted(rows, key=lambda row: (-row.num_tokens, *row.identity)):
         # Sorted: the first row of a batch is its longest.
         if batches and (len(batches[-1]) + 1) * batches[-1][0].num_tokens <= tokens_per_micro_batch:
             batches[-1].append(row)
@@ -187,20 +210,16 @@ def micro_batches(
     return batches
 
 
-def _tree_batches(rows: Sequence[TurnRow], budget: int) -> list[list[TurnRow]]:
-    """Rows that share prefixes together, so that the fewest tokens are computed."""
+def _tree_batches(rows: Sequence[TurnRow], budget: int, pairs_per_token: int) -> list[list[TurnRow]]:
+    """Rows that share prefixes together, so that the passes cost least."""
     if not rows:
         return []
-    known = sorted(rows, key=_identity)
+    known = sorted(rows, key=lambda row: row.identity)
     sequences = [row.context_ids + row.response_ids for row in known]
     order = lexicographic_order(sequences)
     shared = shared_prefixes([sequences[k] for k in order])
     lengths = np.array([len(sequences[k]) for k in order])
-    packs = fewest_tokens(lengths, shared, budget)
+    packs = cheapest_packs(lengths, shared, budget, pairs_per_token)
     sizes = [int(lengths[first] + (lengths - shared)[first + 1 : stop].sum()) for first, stop in packs]
     largest_first = sorted(range(len(packs)), key=lambda pack: (-sizes[pack], pack))
     return [[known[k] for k in order[slice(*packs[pack])]] for pack in largest_first]
-
-
-def _identity(row: TurnRow) -> tuple[int, int, int]:
-    return row.question, row.path, row.turn

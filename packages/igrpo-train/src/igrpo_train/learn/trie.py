@@ -1,7 +1,7 @@
 """trie: sequences of token ids -> one packed sequence in which every shared prefix stands once.
 
 In: sequences in lexicographic order, where those that share a prefix are neighbours.
-Out: their prefix trie in preorder, and the cut of the sequences into packs that computes the fewest tokens.
+Out: their prefix trie in preorder, and the cut of the sequences into packs that costs least.
 Source: ours. What a causal model gives at a token is a function of the ids up to it, so equal prefixes of any rows
 (prompts, passages, responses, equal draws) are computed once and nothing about turns needs to be known. In preorder a
 token's descendants follow it in one run: token k sees token j exactly when j <= k < end[j], and a forest needs no
@@ -73,6 +73,10 @@ def plant(sequences: Sequence[Tokens]) -> Trie:
 
     Args:
         sequences: in lexicographic order, each with at least one id.
+
+    Example:
+        >>> plant([(5, 6), (5, 7)]).parent.tolist()
+        [-1, 0, 0]
     """
     shared = shared_prefixes(sequences).tolist()
     num_tokens = sum(map(len, sequences)) - sum(shared)
@@ -94,30 +98,37 @@ def plant(sequences: Sequence[Tokens]) -> Trie:
     return Trie(ids, position, parent, end, paths)
 
 
-def fewest_tokens(lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"], budget: int) -> list[tuple[int, int]]:
-    """Cut neighbours into packs within the budget, so that all packs together hold the fewest tokens.
+def cheapest_packs(
+    lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"], budget: int, pairs_per_token: int
+) -> list[tuple[int, int]]:
+    """Cut neighbours into packs within the budget, so that all packs together cost least.
 
-    A cut repeats the prefix that it goes through. Attention to ancestors only costs the same wherever a token is
-    packed, so tokens are the whole cost. Exact, by dynamic programming over the place of the last cut.
+    A cut repeats the prefix that it goes through. A token costs what it takes by itself, and attention to the tokens
+    up to it: one pair for itself and one for each ancestor. Exact, by dynamic programming over the place of the last
+    cut; in integers, so that equal costs are equal.
 
     Args:
         lengths: tokens of each sequence, in lexicographic order.
         shared: tokens that each has in common with the one before.
         budget: tokens of a pack; a single longer sequence is a pack of its own.
+        pairs_per_token: pairs that cost as much as the rest of what is computed for a token.
 
     Returns:
-        (first, stop) of each pack, in order; the fewest packs among the cuts with the fewest tokens.
+        (first, stop) of each pack, in order; the fewest packs among the cheapest cuts.
 
     Example:
-        >>> fewest_tokens(np.array([4, 4, 4, 4]), np.array([0, 3, 1, 3]), budget=6)
+        >>> cheapest_packs(np.array([4, 4, 4, 4]), np.array([0, 3, 1, 3]), budget=6, pairs_per_token=100)
         [(0, 2), (2, 4)]
     """
     assert budget >= 1, f"budget is {budget}"
     num = len(lengths)
     fresh = np.cumsum(lengths - shared)
-    # Pack i..j holds opening[i] + fresh[j] tokens, which falls as i rises.
+    # Pack i..j holds opening[i] + fresh[j] tokens, which falls as i rises; its cost is a sum of the same form.
     opening = lengths - fresh
-    # One number orders by tokens, then by packs.
+    whole = _chain_cost(lengths, pairs_per_token)
+    fresh_cost = np.cumsum(whole - _chain_cost(shared, pairs_per_token))
+    opening_cost = whole - fresh_cost
+    # One number orders by cost, then by packs.
     unit = num + 1
     best = np.zeros(num + 1, dtype=np.int64)
     cut = np.zeros(num + 1, dtype=np.int64)
@@ -125,7 +136,7 @@ def fewest_tokens(lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"],
     for j in range(num):
         while first < j and opening[first] + fresh[j] > budget:
             first += 1
-        costs = best[first : j + 1] + unit * (opening[first : j + 1] + fresh[j]) + 1
+        costs = best[first : j + 1] + unit * (opening_cost[first : j + 1] + fresh_cost[j]) + 1
         choice = int(costs.argmin())
         best[j + 1], cut[j + 1] = costs[choice], first + choice
     packs = []
@@ -134,3 +145,8 @@ def fewest_tokens(lengths: Int[np.ndarray, " N"], shared: Int[np.ndarray, " N"],
         packs.append((int(cut[stop]), stop))
         stop = int(cut[stop])
     return packs[::-1]
+
+
+def _chain_cost(lengths: Int[np.ndarray, " N"], pairs_per_token: int) -> Int[np.ndarray, " N"]:
+    """Of the first tokens of a sequence, in pairs: the token at depth d attends to d + 1."""
+    return lengths * pairs_per_token + lengths * (lengths + 1) // 2

@@ -3,33 +3,31 @@
 In: the rows of one training step, each process its own questions.
 Out: a policy one training step further, and the metrics of how it got there.
 Source: [ppo] for minibatches and for the policy before its first update as the denominator of the ratio, [adamw] for
-the optimiser. Denominators are counts of the whole minibatch over all
-processes, so that micro-batches and data-parallel processes change nothing but rounding.
+the optimiser. Denominators are counts of the whole minibatch over all processes, so that micro-batches and
+data-parallel processes change nothing but rounding.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import nn
 
-from igrpo_train.config import Loss, Optimiser
+from igrpo_train.config import Loss, Optimiser, Packing
 from igrpo_train.learn.attention import tree_attention
 from igrpo_train.learn.batch import Batch, collate
-from igrpo_train.learn.loss import LossSums, policy_loss, token_logprobs
+from igrpo_train.learn.loss import policy_loss, token_logprobs
+from igrpo_train.learn.outcomes import Outcome, Part, UpdateMetrics, gather_outcome, mean_metrics
 from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
 from igrpo_train.learn.probe import usable_packing
 
 _logger: Final = logging.getLogger(__name__)
-
-UpdateMetrics: TypeAlias = dict[str, float]
 
 
 class _Share(NamedTuple):
@@ -39,37 +37,6 @@ class _Share(NamedTuple):
     num_rows: int
     num_micro: int
     """Forward and backward passes that every process makes."""
-
-
-class _Part(NamedTuple):
-    """What the pass over one micro-batch gave."""
-
-    loss: Tensor
-    sums: LossSums
-    computed: int
-    """Tokens that the model computed, repeated prefixes included."""
-    padded: int
-    """The same with padding."""
-
-
-class _Outcome(NamedTuple):
-    """What one optimiser step did; sums are over all processes."""
-
-    loss: float
-    gradient_norm: float
-    computed: float
-    padded: float
-    tokens: float
-    clipped: float
-    k3: float
-    entropy: float
-    difference: float
-    ratio_min: float
-    ratio_max: float
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
 class Updater:
@@ -104,11 +71,6 @@ class Updater:
         *,
         exact_sampler: bool = True,
     ) -> None:
-        if loss_config.kl_coefficient > 0 and reference is None:
-            raise ValueError(
-                f"loss.kl_coefficient must be 0 without a reference model, got {loss_config.kl_coefficient}: "
-                "load the starting policy a second time, or set loss.kl_coefficient = 0"
-            )
         self.accelerator = accelerator
         self.optimiser_config = optimiser_config
         self.loss_config = loss_config
@@ -116,30 +78,27 @@ class Updater:
         self.temperature = temperature
         self.pad_id = pad_id
         self.step = 0
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters):
-            model = model.float()
-            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.AdamW(
-            parameters,
-            lr=optimiser_config.learning_rate,
-            betas=optimiser_config.betas,
-            weight_decay=optimiser_config.weight_decay,
-        )
-        self.model, self.optimiser = accelerator.prepare(model, optimiser)
-        self.reference = None
-        if loss_config.kl_coefficient > 0 and reference is not None:
-            reference.requires_grad_(False).eval()
-            self.reference = accelerator.prepare_model(reference, evaluation_mode=True)
-        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
         half = accelerator.mixed_precision != "no"
         inexact = half or not exact_sampler
         self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and inexact)
-        self.packing = optimiser_config.packing
-        for prepared in (self.model, self.reference):
-            if prepared is not None:
-                prepared.eval()
-                self.packing = usable_packing(self.packing, prepared, accelerator.device, half=half)
+        kept = _needed_reference(reference, loss_config)
+        models = [model] if kept is None else [model, kept]
+        parameters = _widened(model)
+        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        for unwrapped in models:
+            unwrapped.eval().to(accelerator.device)
+        self.packing = self._packing(models)
+        self.hidden_size = _hidden_size(model)
+        self.model, self.optimiser = accelerator.prepare(model, _adamw(parameters, optimiser_config))
+        self.reference = None if kept is None else accelerator.prepare_model(kept, evaluation_mode=True)
+
+    def _packing(self, models: Sequence[nn.Module]) -> Packing:
+        """The packing that all models take."""
+        packing = self.optimiser_config.packing
+        for model in models:
+            autocast = None if self.accelerator.mixed_precision == "no" else self.accelerator.autocast()
+            packing = usable_packing(packing, model, self.accelerator.device, autocast=autocast)
+        return packing
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a 0-based training step: linear up to the end of the warm-up, then constant."""
@@ -157,6 +116,8 @@ class Updater:
             gradient is zero beforehand are counted in every denominator, but not run. `update/computed_tokens` are
             the tokens that the policy was trained on, repeated prefixes included, `update/padded_tokens` the same with
             padding. A minibatch whose loss or gradient is not finite is not applied; a mean over nothing is NaN.
+            `update/logprob_difference` is over the first minibatch only, as the policy has not moved before it: it is
+            NaN where none of its rows was run, also when rows of later minibatches were.
         """
         learning_rate = self.learning_rate(self.step)
         for group in self.optimiser.param_groups:
@@ -175,7 +136,7 @@ class Updater:
         self.model.eval()
         self.step += 1
         return {
-            **_means(outcomes, with_kl=self.reference is not None),
+            **mean_metrics(outcomes, with_kl=self.reference is not None),
             **self._counts(rows),
             "update/learning_rate": learning_rate,
         }
@@ -195,7 +156,7 @@ class Updater:
     def _micro_batches(self, rows: Sequence[TurnRow]) -> list[list[TurnRow]]:
         """Those rows of a minibatch that are run, in forward passes."""
         run = [row for row in rows if self._needs_forward(row)]
-        return micro_batches(run, self.optimiser_config.tokens_per_micro_batch, self.packing)
+        return micro_batches(run, self.optimiser_config.tokens_per_micro_batch, self.packing, self.hidden_size)
 
     def _collate(self, rows: Sequence[TurnRow]) -> Batch:
         return collate(rows, self.pad_id, self.accelerator.device, self.dtype, self.packing)
@@ -203,7 +164,7 @@ class Updater:
     def _with_own_logprobs(self, rows: Sequence[TurnRow]) -> list[TurnRow]:
         """The rows of a minibatch with log-probabilities of the policy as it is."""
         batches = self._micro_batches(rows)
-        own = {_identity(row): row for row in rows}
+        own = {row.identity: row for row in rows}
         # As many passes on every process: data-parallel wrappers exchange buffers in them.
         for index in range(self._share(rows, len(batches)).num_micro):
             run = batches[index] if index < len(batches) else [self._idle_row()]
@@ -211,24 +172,24 @@ class Updater:
                 logprobs_RL = token_logprobs(self.model, self._collate(run), self.temperature).logprobs.tolist()
             if index < len(batches):
                 for row, logprobs_L in zip(run, logprobs_RL, strict=True):
-                    own[_identity(row)] = replace(row, old_logprobs=tuple(logprobs_L[: len(row.response_ids)]))
-        return [own[_identity(row)] for row in rows]
+                    own[row.identity] = replace(row, old_logprobs=tuple(logprobs_L[: len(row.response_ids)]))
+        return [own[row.identity] for row in rows]
 
-    def _optimise(self, rows: Sequence[TurnRow], *, own: bool) -> _Outcome:
+    def _optimise(self, rows: Sequence[TurnRow], *, own: bool) -> Outcome:
         """One optimiser step on this process's rows of a minibatch; `own` puts the policy as it is below the ratio."""
         batches = self._micro_batches(rows)
         share = self._share(rows, len(batches))
-        outputs = []
+        parts = []
         for index in range(share.num_micro):
             # Gradients are exchanged once, in the last backward pass.
             last = index == share.num_micro - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 if index < len(batches):
-                    outputs.append(self._backward(batches[index], share, own=own))
+                    parts.append(self._backward(batches[index], share, own=own))
                 else:
                     self._idle_backward()
         gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.optimiser_config.gradient_clip)
-        outcome = self._gather(outputs, float(gradient_norm))
+        outcome = gather_outcome(self.accelerator, parts, float(gradient_norm))
         if outcome.finite:
             self.optimiser.step()
         else:
@@ -243,7 +204,7 @@ class Updater:
         # At least one pass: it leaves zero gradients, not missing ones, so that momentum acts as if all rows had run.
         return _Share(num_tokens, num_rows, max(1, int(counts_W3[:, 2].max())))
 
-    def _backward(self, rows: Sequence[TurnRow], share: _Share, *, own: bool) -> _Part:
+    def _backward(self, rows: Sequence[TurnRow], share: _Share, *, own: bool) -> Part:
         """Forward and backward pass of one micro-batch."""
         batch = self._collate(rows)
         reference = None
@@ -266,7 +227,7 @@ class Updater:
         self.accelerator.backward(output.loss * self.accelerator.num_processes)
         difference = (new.logprobs.detach() - sampler_RL).abs().sum()
         sums = output.sums._replace(difference=difference) if own else output.sums
-        return _Part(output.loss.detach(), sums, batch.num_tokens, batch.input_ids.numel())
+        return Part(output.loss.detach(), sums, batch.num_tokens, batch.input_ids.numel())
 
     def _idle_row(self) -> TurnRow:
         return TurnRow(
@@ -284,35 +245,6 @@ class Updater:
         batch = self._collate([self._idle_row()])
         self.accelerator.backward(0.0 * token_logprobs(self.model, batch, self.temperature).logprobs.sum())
 
-    def _gather(self, outputs: Sequence[_Part], gradient_norm: float) -> _Outcome:
-        """Add up micro-batches and processes."""
-        device = self.accelerator.device
-        sums = torch.zeros(8, dtype=torch.float64, device=device)
-        low = torch.full((1,), math.inf, dtype=torch.float64, device=device)
-        high = -low
-        for part in outputs:
-            counts = torch.tensor([part.computed, part.padded], dtype=torch.float64, device=device)
-            values = torch.stack([value.double() for value in (part.loss, *_additive(part.sums))])
-            sums += torch.cat([values, counts])
-            low = torch.minimum(low, part.sums.ratio_min.double())
-            high = torch.maximum(high, part.sums.ratio_max.double())
-        sums = self.accelerator.reduce(sums, "sum")
-        low, high = self.accelerator.gather(low).min(), self.accelerator.gather(high).max()
-        loss, tokens, clipped, kl, entropy, difference, computed, padded = sums.tolist()
-        return _Outcome(
-            loss=loss,
-            gradient_norm=gradient_norm,
-            computed=computed,
-            padded=padded,
-            tokens=tokens,
-            clipped=clipped,
-            k3=kl,
-            entropy=entropy,
-            difference=difference,
-            ratio_min=float(low),
-            ratio_max=float(high),
-        )
-
     def _counts(self, rows: Sequence[TurnRow]) -> UpdateMetrics:
         """What all processes were given."""
         skipped = sum(not self._needs_forward(row) for row in rows)
@@ -321,45 +253,34 @@ class Updater:
         return {"update/tokens": tokens, "update/rows": all_rows, "update/rows_skipped": all_skipped}
 
 
-def _identity(row: TurnRow) -> tuple[int, int, int]:
-    return row.question, row.path, row.turn
+def _needed_reference(reference: nn.Module | None, config: Loss) -> nn.Module | None:
+    """The reference without gradients where there is a KL term, else None."""
+    if config.kl_coefficient <= 0:
+        return None
+    if reference is None:
+        raise ValueError(
+            f"loss.kl_coefficient must be 0 without a reference model, got {config.kl_coefficient}: "
+            "load the starting policy a second time, or set loss.kl_coefficient = 0"
+        )
+    return reference.requires_grad_(False)
+
+
+def _widened(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that are trained, after those in half precision have become float32 in place."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters):
+        parameters = [parameter for parameter in model.float().parameters() if parameter.requires_grad]
+    return parameters
+
+
+def _adamw(parameters: Sequence[nn.Parameter], config: Optimiser) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
+
+
+def _hidden_size(model: Any) -> int:
+    """Width of a causal language model of transformers."""
+    return int(model.get_input_embeddings().embedding_dim)
 
 
 def _num_sampled(rows: Sequence[TurnRow]) -> int:
     return sum(len(row.response_ids) for row in rows)
-
-
-def _additive(sums: LossSums) -> tuple[Tensor, ...]:
-    return sums.tokens, sums.clipped, sums.k3, sums.entropy, sums.difference
-
-
-def _means(outcomes: Sequence[_Outcome], with_kl: bool) -> UpdateMetrics:
-    """Metrics of the finite optimiser steps of one update."""
-    finite = [outcome for outcome in outcomes if outcome.finite]
-    ran = [outcome for outcome in finite if outcome.tokens > 0]
-    num_tokens = sum(outcome.tokens for outcome in ran)
-    first = outcomes[0] if outcomes else None
-
-    def per_token(total: float) -> float:
-        return total / num_tokens if num_tokens else math.nan
-
-    def per_step(total: float) -> float:
-        return total / len(finite) if finite else math.nan
-
-    metrics = {
-        "update/loss": per_step(sum(outcome.loss for outcome in finite)),
-        "update/gradient_norm": per_step(sum(outcome.gradient_norm for outcome in finite)),
-        "update/entropy": per_token(sum(outcome.entropy for outcome in ran)),
-        "update/clip_fraction": per_token(sum(outcome.clipped for outcome in ran)),
-        "update/ratio_min": min((outcome.ratio_min for outcome in ran), default=math.nan),
-        "update/ratio_max": max((outcome.ratio_max for outcome in ran), default=math.nan),
-        # Before the first step the policy is the one that sampled: what is left is the engines' disagreement.
-        "update/logprob_difference": first.difference / first.tokens if first and first.tokens else math.nan,
-        "update/computed_tokens": sum(outcome.computed for outcome in outcomes),
-        "update/padded_tokens": sum(outcome.padded for outcome in outcomes),
-        "update/steps": float(len(finite)),
-        "update/nonfinite": float(len(outcomes) - len(finite)),
-    }
-    if with_kl:
-        metrics["update/kl"] = per_token(sum(outcome.k3 for outcome in ran))
-    return metrics

@@ -9,7 +9,8 @@ Axes: R rows, K columns in use, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,8 +26,9 @@ SPARE_COLUMNS: Final = 64
 """Columns by which tensors grow when one more token has no room."""
 
 
-class CachedRows(NamedTuple):
-    """Computed contexts, R rows of at most K columns."""
+@dataclass(slots=True, eq=False)
+class CachedRows:
+    """Computed contexts, R rows of at most K columns; working memory, which `append` and `keep_rows` use up."""
 
     layers: list[tuple[Tensor, Tensor]]
     """Keys and values a layer, each [R, heads, at least K, head size]; what lies behind column K is not theirs."""
@@ -114,7 +116,13 @@ def _tensors(layer: Any) -> tuple[Tensor, Tensor]:
 def left_padded(
     segments: Sequence[Tokens], width: int, pad_id: int
 ) -> tuple[Int[np.ndarray, "n width"], Bool[np.ndarray, "n width"]]:
-    """Segments as one block, and which of its cells hold a token."""
+    """Segments as one block, and which of its cells hold a token.
+
+    Example:
+        >>> block, filled = left_padded([(5, 6), (7,)], width=3, pad_id=0)
+        >>> block.tolist(), filled.astype(int).tolist()
+        ([[0, 5, 6], [0, 0, 7]], [[0, 1, 1], [0, 0, 1]])
+    """
     block = np.full((len(segments), width), pad_id)
     filled = np.zeros((len(segments), width), dtype=bool)
     for row, segment in enumerate(segments):
@@ -133,6 +141,13 @@ def select(
         rows: which, repeats allowed.
         room: spare columns of the copy.
         drop: tokens that each copy leaves out at its end; where it leaves out some, last logits mean nothing.
+
+    Example:
+        >>> layer = torch.arange(6.0).reshape(2, 1, 3, 1)
+        >>> valid = torch.tensor([[True, True, True], [False, True, True]])
+        >>> copies = select(CachedRows([(layer, layer)], valid, None), np.array([1, 1]))
+        >>> copies.layers[0][0].flatten().tolist(), copies.valid.tolist()
+        ([4.0, 5.0, 4.0, 5.0], [[True, True], [True, True]])
     """
     index = torch.as_tensor(np.asarray(rows, dtype=np.int64), device=state.valid.device)
     valid = state.valid[index]
@@ -157,7 +172,15 @@ def select(
 
 
 def keep_rows(state: CachedRows, rows: Int[np.ndarray, " n"]) -> CachedRows:
-    """Let go of all other rows and of leading columns without a token; `state` is used up, a layer at a time."""
+    """Let go of all other rows and of leading columns without a token; `state` is used up, a layer at a time.
+
+    Example:
+        >>> layer = torch.arange(6.0).reshape(2, 1, 3, 1)
+        >>> valid = torch.tensor([[True, True, True], [False, True, True]])
+        >>> kept = keep_rows(CachedRows([(layer, layer)], valid, None), np.array([1]))
+        >>> kept.layers[0][0].flatten().tolist(), kept.valid.tolist()
+        ([4.0, 5.0], [[True, True]])
+    """
     index = torch.as_tensor(np.asarray(rows, dtype=np.int64), device=state.valid.device)
     valid = state.valid[index]
     first = int(valid.any(0).to(torch.uint8).argmax())

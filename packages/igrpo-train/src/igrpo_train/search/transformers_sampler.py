@@ -23,9 +23,9 @@ from igrpo_train.search.ending import Ending, eos_ids
 from igrpo_train.search.sampling import Completion, Tokens, shared_stems
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Contexts:
-    """A handle: R contexts, of which the leading ones are computed."""
+    """A handle: R contexts, of which the leading ones are computed; using it changes what it owes, nothing else."""
 
     ids: list[tuple[int, ...]]
     """Token ids of every row, tail included."""
@@ -44,6 +44,12 @@ class Contexts:
     def stem(self, row: int) -> tuple[int, ...]:
         """A row's ids without its tail."""
         return self.ids[row][: len(self.ids[row]) - int(self.tail_length[row])]
+
+    def take_owed(self, rows: Int[np.ndarray, " n"]) -> int:
+        """Tokens that these rows owe, which are about to be run: from here on they owe none."""
+        owed = int(self.owed[rows].sum())
+        self.owed[rows] = 0
+        return owed
 
 
 class TransformersSampler:
@@ -222,8 +228,7 @@ class TransformersSampler:
             return prefix.held, rows
         unique, places = np.unique(rows, return_inverse=True)
         contexts = [prefix.ids[row] for row in unique.tolist()]
-        self._recomputed += sum(map(len, contexts)) - int(prefix.owed[unique].sum())
-        prefix.owed[unique] = 0
+        self._recomputed += sum(map(len, contexts)) - prefix.take_owed(unique)
         return self._append(None, contexts), places
 
     def _append(self, state: CachedRows | None, segments: Sequence[Tokens]) -> CachedRows:
