@@ -190,7 +190,7 @@ def test_leaves_of_a_padded_tree_are_its_law_in_every_mode(
     assert leaves.complete_law == pytest.approx(finite_law(policy, gamma, budget, cap)[longer.path], abs=1e-12)
 
 
-# Numbers worked out beforehand by another program on trees that lie beside the repository
+# Numbers worked out beforehand by another program
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,11 @@ def test_examples_of_a_page_hold(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_no_placeholder(page: Path) -> None:
+    assert not re.findall(r"\b(?:X{2,}|TODO|TBD|FIXME)\b", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_tests_functions_and_pages_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for file, name in re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", text):

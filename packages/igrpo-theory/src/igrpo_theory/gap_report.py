@@ -17,7 +17,7 @@ from igrpo_theory.teacher import teacher_law
 from igrpo_theory.worlds import PolicyTree, enumerate_paths
 
 _MOST_PATHS = 40
-# Bars that fit in a figure; the likeliest paths under the teacher are drawn.
+"""Bars that fit in a figure; the likeliest paths under the teacher are drawn."""
 
 _NAMES = {
     "tv_teacher": "total variation to the teacher law",
