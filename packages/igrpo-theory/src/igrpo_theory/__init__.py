@@ -34,7 +34,7 @@ from igrpo_theory.expansion import (
     expected_expansions,
     stage_budget,
 )
-from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves
+from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves, finite_work
 from igrpo_theory.gap import Estimate, Gap, gap
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.limits import (
@@ -146,6 +146,7 @@ __all__ = [
     "finite_elasticity",
     "finite_law",
     "finite_leaves",
+    "finite_work",
     "fold",
     "gap",
     "greedy_law",

@@ -147,7 +147,7 @@ def capped_law(weights: Sequence[Fraction | int | float], budget: int, cap: int)
     """Probability of each vector of counts, in exact arithmetic, from the one-at-a-time definition of the draw.
 
     Raises:
-        ValueError: for more than 200,000 vectors of counts, no weights, one that is not positive and finite, or a budget
+        ValueError: for more than 200,000 vectors of counts, no weights, one not positive and finite, or a budget
             or a cap below 1.
 
     Source: IGRPO (arXiv 2607.06223), expansion stage.
