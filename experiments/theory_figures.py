@@ -34,8 +34,6 @@ from igrpo_theory import (
     total_variation,
 )
 
-STYLE = {"svg.hashsalt": "igrpo-theory", "svg.fonttype": "none", "font.size": 9.0}
-"""Equal runs give equal files: ids are hashed with this salt, and text stays text."""
 GAMMA = 1.0
 REPLICATES = 200
 """Trees a point, where trees are grown."""
@@ -166,7 +164,8 @@ FIGURES: dict[str, Callable[[], list[Panel]]] = {"theorem1": theorem1, "cap": ca
 
 def draw(panels: list[Panel], file: Path) -> None:
     """Panels side by side, as SVG without a date or a version."""
-    with matplotlib.rc_context(STYLE):
+    # Equal runs give equal files: ids are hashed with this salt, and text stays text.
+    with matplotlib.rc_context({"svg.hashsalt": "igrpo-theory", "svg.fonttype": "none", "font.size": 9.0}):
         figure, axes = plt.subplots(
             1, len(panels), figsize=(4.6 * len(panels), 3.4), layout="constrained", squeeze=False
         )
