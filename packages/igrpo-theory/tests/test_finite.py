@@ -19,6 +19,7 @@ from igrpo_theory import (
     finite_leaves,
     grown_laws,
     mean_field,
+    misleading_policy_tree,
     padded,
     random_policy_tree,
     read_policy_tree,
@@ -124,16 +125,18 @@ def test_the_gap_to_the_limit_falls_with_the_budget() -> None:
 def test_leaves_are_the_means_over_all_ways_to_grow(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode
 ) -> None:
-    ends, complete, truncated = set(policy.ends.tolist()), *np.zeros((2, len(policy.parent)))
+    ends, complete, truncated, parents = set(policy.ends.tolist()), *np.zeros((3, len(policy.parent)))
     for act in acts_of(policy, budget, cap, mode):
         for leaf in act.leaves:
             complete[leaf.state] += float(act.probability)
         for states, counts in zip(act.states, act.counts, strict=False):  # nothing is drawn after the last turn
             for state, count in zip((state for state in states if state not in ends), counts, strict=True):
                 truncated[state] += float(act.probability) * (count == 0)
+                parents[state] += float(act.probability) * (count > 0)
     ours = finite_leaves(policy, 1.0, budget, cap, mode=mode)
     assert ours.complete == pytest.approx(complete[policy.ends], abs=1e-12)
     assert ours.truncated == pytest.approx(truncated, abs=1e-12)
+    assert ours.parents == pytest.approx(parents, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_leaves_of_a_padded_tree_are_its_law_in_every_mode(
     assert leaves.complete_law == pytest.approx(finite_law(policy, gamma, budget, cap)[longer.path], abs=1e-12)
 
 
-# Numbers worked out beforehand by another program on trees that lie beside the repository
+# Numbers worked out beforehand by another program
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,10 @@ def test_reference_leaves_at_budget_five(reference_trees: Path) -> None:
         (
             lambda: finite_law(random_policy_tree(np.random.default_rng(0), turns=4, branching=3), 1.0, 6, 2),
             "budget must be small enough to sum over all stages, got 6 for .* multisets: lower it, or estimate",
+        ),
+        (
+            lambda: finite_leaves(misleading_policy_tree(), 1.0, 400, 2),
+            "budget must be small enough .* got 400 for 401",
         ),
     ],
 )

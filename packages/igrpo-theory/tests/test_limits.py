@@ -15,16 +15,21 @@ from igrpo_theory import (
     cap_distance_bound,
     cap_slope,
     capped_mean,
+    capped_reward_derivative,
+    capped_reward_gain,
     capped_teacher_law,
     elasticity,
     enumerate_paths,
     grow,
     kl_divergence,
     mean_field,
+    misleading_policy_tree,
     objective,
     question_keys,
     random_policy_tree,
     read_policy_tree,
+    reward_derivative,
+    reward_gain,
     root_to_leaf_paths,
     saturation_bound,
     states_of,
@@ -130,6 +135,48 @@ def test_calibration_restores_the_teacher_exactly_where_no_share_passes_the_cap(
         assert (shares < highest).all()
         law = mean_field(TREE, gamma, 2, scheme="calibrated").complete_law
         assert law == pytest.approx(teacher_law(TREE, gamma), rel=1e-9)
+
+
+# The reward under a cap
+
+
+@given(
+    policy=trees(),
+    gamma=st.floats(0.1, 5),
+    cap=st.integers(1, 4),
+    ratio=st.sampled_from([0.4, 1.0, 1.7]),
+)
+def test_the_reward_under_a_cap_has_the_derivative_of_its_closed_form(
+    policy: PolicyTree, gamma: float, cap: int, ratio: float
+) -> None:
+    up, down = (capped_reward_gain(policy, gamma + step, cap, ratio) for step in (1e-4, -1e-4))
+    assert capped_reward_derivative(policy, gamma, cap, ratio) == pytest.approx((up - down) / 2e-4, abs=1e-6)
+
+
+@given(policy=trees(), gamma=st.floats(0, 5))
+def test_without_a_cap_the_reward_is_the_teachers(policy: PolicyTree, gamma: float) -> None:
+    assert capped_reward_gain(policy, gamma, None) == pytest.approx(reward_gain(policy, gamma), abs=1e-11)
+    assert capped_reward_derivative(policy, gamma, None) == pytest.approx(reward_derivative(policy, gamma), abs=1e-10)
+    assert capped_reward_gain(policy, gamma, 1) == pytest.approx(0, abs=1e-11)
+    assert capped_reward_derivative(policy, gamma, 1) == pytest.approx(0, abs=1e-11)
+
+
+@pytest.mark.parametrize("cap", [2, 3, 5])
+def test_a_larger_gamma_hurts_under_the_cap_too_where_the_value_misleads(cap: int) -> None:
+    policy = misleading_policy_tree()
+    gains = [capped_reward_gain(policy, gamma, cap) for gamma in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0)]
+    assert (np.diff(gains) < 0).all()
+    assert gains[0] == pytest.approx(0, abs=1e-12)
+    assert gains[-1] == pytest.approx(-0.5, abs=1e-6)
+    # To first order the cap leaves the share `elasticity` of the teacher's slope.
+    slope = elasticity(1.0, cap) * reward_derivative(policy, 0.0)
+    assert capped_reward_derivative(policy, 0.0, cap) == pytest.approx(slope, abs=1e-12)
+
+
+def test_a_larger_gamma_can_help_the_teacher_and_hurt_under_the_cap() -> None:
+    policy = random_policy_tree(np.random.default_rng(1310), turns=3, branching=2)
+    assert reward_derivative(policy, 1.0) > 0.07
+    assert capped_reward_derivative(policy, 1.0, 2) < -0.06
 
 
 # What is not true
@@ -290,7 +337,7 @@ def test_a_gamma_that_is_off_by_a_twentieth_would_be_noticed_at_a_large_budget(a
     assert abs(scores.mean() - (expected + shift) @ direction) > threshold
 
 
-# Numbers worked out beforehand by another program on trees that lie beside the repository
+# Numbers worked out beforehand by another program
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,11 @@ def test_examples_of_a_page_hold(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_no_placeholder(page: Path) -> None:
+    assert not re.findall(r"\b(?:X{2,}|TODO|TBD|FIXME)\b", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_tests_functions_and_pages_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for file, name in re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", text):
@@ -31,7 +36,7 @@ def test_tests_functions_and_pages_that_a_page_names_exist(page: Path) -> None:
     for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", text):
         if name != "py":
             assert hasattr(importlib.import_module(f"igrpo_theory.{module}"), name), f"{module}.{name}"
-    for link in re.findall(r"\]\((\w+\.md)\)", text):
+    for link in re.findall(r"\]\((\w+\.md|figures/\w+\.svg)\)", text):
         assert (FOLDER / link).is_file(), link
 
 
@@ -39,6 +44,14 @@ def test_tests_functions_and_pages_that_a_page_names_exist(page: Path) -> None:
 def test_pages_that_a_module_names_exist(source: Path) -> None:
     for name in re.findall(r"docs/theory/(\w+\.md)?", source.read_text(encoding="utf-8")):
         assert not name or (FOLDER / name).is_file(), name
+
+
+def test_every_figure_is_small_and_on_the_page_of_its_name() -> None:
+    figures = sorted((FOLDER / "figures").glob("*"))
+    assert {figure.name for figure in figures} >= {"cap.svg", "finite.svg", "reward.svg", "theorem1.svg"}
+    for figure in figures:
+        assert figure.stat().st_size < 60_000
+        assert f"](figures/{figure.name})" in (FOLDER / f"{figure.stem}.md").read_text(encoding="utf-8")
 
 
 def test_the_index_lists_every_page() -> None:

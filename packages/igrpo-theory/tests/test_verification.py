@@ -104,10 +104,10 @@ def test_the_command_says_what_is_wrong_with_a_file_and_exits_2(
 
 def test_the_gap_command_prints_and_writes_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "gap.json"
-    words = ["gap", "--budget", "5", "--cap", "2", "--gamma", "1", "--replicates", "500", "--json", str(report)]
-    assert main(words) == 0
+    words = ["gap", "--budget", "5", "--cap", "2", "--gamma", "1", "--replicates", "500", "--method", "sampled"]
+    assert main([*words, "--json", str(report)]) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[0] == "4 turns of 2: budget 5, cap 2, gamma 1, full, capped"
+    assert said.splitlines()[0] == "4 turns of 2: budget 5, cap 2, gamma 1, full, capped (500 trees)"
     assert "total variation to the teacher law" in said
     measured = json.loads(report.read_text())
     assert measured["cap"] == 2
@@ -116,10 +116,18 @@ def test_the_gap_command_prints_and_writes_distances(tmp_path: Path, capsys: pyt
     assert sum(measured["gap"]["law"]) == pytest.approx(1)
 
 
+def test_the_gap_command_sums_exactly_where_that_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gap", "--budget", "3"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "summing over all ways to grow on 4 turns of 2\n"
+    assert said.out.splitlines()[0] == "4 turns of 2: budget 3, cap 2, gamma 1, full, capped (exact sums)"
+    assert said.out.splitlines()[1].endswith("+- 0.0000")
+
+
 def test_equal_seeds_give_equal_gaps(capsys: pytest.CaptureFixture[str]) -> None:
     tables = []
     for seed in ("1", "1", "2"):
-        assert main(["gap", "--seed", seed, "--replicates", "50"]) == 0
+        assert main(["gap", "--seed", seed, "--replicates", "50", "--method", "sampled"]) == 0
         tables.append(capsys.readouterr().out)
     assert tables[0] == tables[1] != tables[2]
 
@@ -231,7 +239,7 @@ def test_a_figure_is_drawn_where_matplotlib_is(tmp_path: Path, capsys: pytest.Ca
     assert main(["gap", "--figure", str(tmp_path / "gap.xyz")]) == 2
     assert capsys.readouterr().err.startswith("igrpo-theory: --figure must end in one of ")
     figure = tmp_path / "gap.svg"
-    assert main(["gap", "--replicates", "50", "--figure", str(figure)]) == 0
+    assert main(["gap", "--budget", "3", "--figure", str(figure)]) == 0
     assert figure.read_text().startswith("<?xml")
 
 

@@ -34,13 +34,15 @@ from igrpo_theory.expansion import (
     expected_expansions,
     stage_budget,
 )
-from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves
+from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves, finite_work
 from igrpo_theory.gap import Estimate, Gap, gap
 from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
 from igrpo_theory.limits import (
     MeanField,
     cap_distance_bound,
     cap_slope,
+    capped_reward_derivative,
+    capped_reward_gain,
     capped_teacher_law,
     mean_field,
     saturation_bound,
@@ -128,6 +130,8 @@ __all__ = [
     "capped_law",
     "capped_mean",
     "capped_rate",
+    "capped_reward_derivative",
+    "capped_reward_gain",
     "capped_teacher_law",
     "clt_covariance",
     "clt_variance",
@@ -142,6 +146,7 @@ __all__ = [
     "finite_elasticity",
     "finite_law",
     "finite_leaves",
+    "finite_work",
     "fold",
     "gap",
     "greedy_law",

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from igrpo_theory.claims import Case, Row
 from igrpo_theory.expansion import BudgetMode, Scheme
-from igrpo_theory.gap import gap
+from igrpo_theory.gap import Method, gap, sums_exactly
 from igrpo_theory.gap_report import gap_record, gap_table, gap_title, load_plotting
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.policy_files import read_policy_tree
@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--gamma", type=float, default=1.0, help="strength of the tilt")
     measure.add_argument("--mode", choices=get_args(BudgetMode), default="full", help="children a stage")
     measure.add_argument("--scheme", choices=get_args(Scheme), default="capped", help="how counts are drawn")
-    measure.add_argument("--replicates", type=int, default=4000, help="independent trees")
+    measure.add_argument("--method", choices=get_args(Method), default="auto", help="auto: exact where that is quick")
+    measure.add_argument("--replicates", type=int, default=4000, help="independent trees, where trees are grown")
     measure.add_argument("--figure", type=Path, metavar="FILE", help="where to draw the laws; needs matplotlib")
     measure.set_defaults(run=_gap)
     return parser
@@ -111,9 +112,11 @@ def _gap(options: argparse.Namespace) -> int:
     policy = read_policy_tree(options.tree) if options.tree else default_cases(options.seed)[1].policy
     name = options.tree.stem if options.tree else default_cases(options.seed)[1].name
     settings = {
-        key: getattr(options, key) for key in ("budget", "cap", "gamma", "mode", "scheme", "seed", "replicates")
+        key: getattr(options, key)
+        for key in ("budget", "cap", "gamma", "mode", "scheme", "seed", "replicates", "method")
     }
-    _say(f"growing {options.replicates} trees on {name}")
+    exact = sums_exactly(policy, budget=options.budget, cap=options.cap, scheme=options.scheme, method=options.method)
+    _say(f"summing over all ways to grow on {name}" if exact else f"growing {options.replicates} trees on {name}")
     measured = gap(policy, **settings)
     sys.stdout.write(gap_table(measured, gap_title(name, settings)) + "\n")
     if options.json:

@@ -30,6 +30,9 @@ _CHUNK = 10_000
 def check_cap(cap: int) -> None:
     """Refuse a cap that leaves nothing to draw.
 
+    Raises:
+        ValueError: for a cap below 1.
+
     Source: ours.
 
     Example:
@@ -45,6 +48,9 @@ def capped_mean(rate: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
     """F_c(x) = E min(c, Poisson(x)): mean arrivals of a clock that stops after c.
 
     It equals x Q(c, x) + c P(c + 1, x) with the regularised gamma functions, behaves as x for small x and tends to c.
+
+    Raises:
+        ValueError: for a rate that is negative or NaN, or a cap below 1.
 
     Source: ours, see docs/theory/cap.md.
 
@@ -62,6 +68,9 @@ def capped_mean(rate: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "
 
 def capped_rate(mean: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "..."]:
     """The inverse of `capped_mean`: the rate at which a clock that stops after c has this mean; infinite from c on.
+
+    Raises:
+        ValueError: for a mean that is negative or NaN, or a cap below 1.
 
     Source: ours, see docs/theory/cap.md.
 
@@ -90,6 +99,9 @@ def elasticity(children_per_node: float, cap: int) -> float:
     For a large budget, b children a node and a small gamma, growth under the cap has the law of uncapped growth at
     e * gamma. It is 1 without a cap and 0 where every node gets the cap (b >= c).
 
+    Raises:
+        ValueError: for a cap below 1, or `children_per_node` not above 0.
+
     Source: ours, see docs/theory/cap.md.
 
     Example:
@@ -107,6 +119,9 @@ def elasticity(children_per_node: float, cap: int) -> float:
 
 def finite_elasticity(num_active: int, budget: int, cap: int) -> float:
     """Response d log(E n_i / E n_j) / d log(w_i / w_j) of a stage of few nodes at equal weights; 1 without a cap.
+
+    Raises:
+        ValueError: for fewer than 2 nodes, or a budget or a cap below 1.
 
     Source: ours, see docs/theory/cap.md.
 
@@ -132,7 +147,8 @@ def capped_law(weights: Sequence[Fraction | int | float], budget: int, cap: int)
     """Probability of each vector of counts, in exact arithmetic, from the one-at-a-time definition of the draw.
 
     Raises:
-        ValueError: for more than 200,000 vectors of counts, no weights, or one that is not positive and finite.
+        ValueError: for more than 200,000 vectors of counts, no weights, one not positive and finite, or a budget
+            or a cap below 1.
 
     Source: IGRPO (arXiv 2607.06223), expansion stage.
 

@@ -55,6 +55,9 @@ def expansion_probabilities(
 ) -> Float[np.ndarray, " A"]:
     """p(h) proportional to exp(gamma * val(h)) among the active nodes of the same question.
 
+    Raises:
+        ValueError: for a gamma below 0 or not finite, or a value that is not finite.
+
     Source: IGRPO (arXiv 2607.06223), expansion probability.
 
     Example:
@@ -139,6 +142,9 @@ def expected_expansions(
 ) -> Float[np.ndarray, " A"]:
     """The mean of `draw_expansions`, to about 1e-12: budget * p where no cap binds, the race's integral elsewhere.
 
+    Raises:
+        ValueError: as `draw_expansions` does.
+
     Source: ours, see docs/theory/cap.md.
 
     Example:
@@ -177,21 +183,30 @@ def cap_at_step(cap: int, decay_steps: int, step: int) -> int:
 
 
 def check_gamma(gamma: float) -> None:
-    """Refuse a tilt that the softmax has no meaning for.
+    """Refuse a tilt that is no finite number, and one that would favour the worse nodes.
+
+    Raises:
+        ValueError: for a gamma below 0, infinite or NaN.
 
     Source: ours.
 
     Example:
-        >>> check_gamma(float("nan"))
+        >>> check_gamma(-1.0)
         Traceback (most recent call last):
-        ValueError: gamma must be finite and at least 0, got nan: 0 is uniform, 1 is the paper's
+        ValueError: gamma must be finite and at least 0, got -1.0: a negative tilt would favour the worse nodes ...
     """
     if not (np.isfinite(gamma) and gamma >= 0):
-        raise ValueError(f"gamma must be finite and at least 0, got {gamma}: 0 is uniform, 1 is the paper's")
+        raise ValueError(
+            f"gamma must be finite and at least 0, got {gamma}: a negative tilt would favour the worse nodes, and the "
+            "theorems are stated for gamma >= 0; 0 is uniform, 1 is the paper's"
+        )
 
 
 def check_mode(mode: str) -> None:
     """Refuse an unknown budget mode.
+
+    Raises:
+        ValueError: for a mode that is none of `BudgetMode`.
 
     Source: ours.
 
@@ -206,6 +221,9 @@ def check_mode(mode: str) -> None:
 
 def check_scheme(scheme: str, cap: int, budget: int) -> None:
     """Refuse an unknown scheme, and a cap where the scheme has none.
+
+    Raises:
+        ValueError: for either.
 
     Source: ours.
 

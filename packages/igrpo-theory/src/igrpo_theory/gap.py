@@ -2,13 +2,14 @@
 
 In: a finite policy tree and the settings of growth. Out: distances between the law of a complete path, pooled over many
 trees, and the teacher law and the limit of these very settings; what the cap leaves of gamma; and how much of a tree is
-shared or cut off. Everything is measured on trees of `grow`, with standard errors over trees.
+shared or cut off. Exact sums where they are quick; elsewhere measured on trees of `grow`, with standard errors over
+trees.
 
 Letters: R replicates, K complete paths, E stages.
 Source: ours, see docs/theory/gap.md.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,12 +17,18 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from igrpo_theory.expansion import BudgetMode, Scheme
-from igrpo_theory.growth import Growth
+from igrpo_theory.finite import finite_leaves, finite_work
+from igrpo_theory.growth import Growth, GrowthRule
 from igrpo_theory.limits import mean_field
 from igrpo_theory.replicates import grown_laws
-from igrpo_theory.teacher import kl_divergence, teacher_law
+from igrpo_theory.teacher import kl_divergence, teacher_law, total_variation
 from igrpo_theory.tree import NodeStatus
 from igrpo_theory.worlds import PathLaw, PolicyTree, enumerate_paths
+
+Method = Literal["auto", "exact", "sampled"]
+"""Exact sums, trees that are grown, or exact sums where they take seconds and trees elsewhere."""
+_MOST_WORK = 4_000_000
+"""Of exact sums under "auto", in steps of `finite_work`: less than about 5 seconds."""
 
 
 class Estimate(NamedTuple):
@@ -29,7 +36,7 @@ class Estimate(NamedTuple):
 
     value: float
     error: float
-    """Standard error."""
+    """Standard error; 0 where the value is exact."""
 
 
 class Gap(NamedTuple):
@@ -51,6 +58,8 @@ class Gap(NamedTuple):
     """Nodes of a tree that have children, one number a stage; trees without active nodes count 0."""
     truncated_share: Estimate
     """Truncated leaves among all leaves."""
+    num_trees: int
+    """Trees that were grown; 0 where all numbers are exact."""
 
 
 def gap(
@@ -63,26 +72,35 @@ def gap(
     scheme: Scheme = "capped",
     seed: int = 0,
     replicates: int = 4000,
+    method: Method = "auto",
 ) -> Gap:
     """Measure growth on a policy that can be enumerated. A cap of at least the budget is no cap.
 
-    Total variation is measured with signs from the other half of the trees, and KL is corrected to first order, so that
-    noise does not pass for distance. Distances are a little low rather than high where noise hides a sign.
+    By default numbers are exact where that takes seconds, and the seed and the replicates play no part; elsewhere trees
+    are grown. Then total variation is measured with signs from the other half of the trees, and KL is corrected to
+    first order, so that noise does not pass for distance. Distances are a little low rather than high where noise hides
+    a sign.
 
     Raises:
-        ValueError: when there are fewer than 10 replicates; see also `GrowthRule`.
+        ValueError: when there are fewer than 10 replicates, or exact sums are asked for where `finite_leaves` has none;
+            see also `GrowthRule`.
 
     Source: ours, see docs/theory/gap.md.
 
     Example:
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
-        >>> measured = gap(policy, replicates=2000)
-        >>> abs(measured.tv_teacher.value - 0.0387) < 7 * measured.tv_teacher.error, len(measured.distinct_parents)
-        (True, 2)
+        >>> exact, measured = gap(policy), gap(policy, replicates=2000, method="sampled")
+        >>> round(exact.tv_teacher.value, 4), exact.tv_teacher.error, len(exact.distinct_parents)
+        (0.0387, 0.0, 2)
+        >>> abs(measured.tv_teacher.value - 0.0387) < 7 * measured.tv_teacher.error
+        True
     """
     if replicates < 10:
         raise ValueError(f"replicates must be at least 10, got {replicates}: standard errors are taken over trees")
+    GrowthRule(budget=budget, cap=cap, gamma=gamma, budget_mode=mode, scheme=scheme)  # refuses what has no meaning
+    if sums_exactly(policy, budget=budget, cap=cap, scheme=scheme, method=method):
+        return _exact_gap(policy, budget, cap, gamma, mode, scheme)
     grown = grown_laws(
         policy, gamma, replicates=replicates, budget=budget, cap=cap, scheme=scheme, mode=mode, seed=seed
     )
@@ -101,6 +119,63 @@ def gap(
         effective_gamma=_effective_gamma(paths, law, influence),
         distinct_parents=_distinct_parents(grown.growth),
         truncated_share=_truncated_share(grown.growth),
+        num_trees=replicates,
+    )
+
+
+def sums_exactly(policy: PolicyTree, *, budget: int, cap: int, scheme: Scheme, method: Method) -> bool:
+    """Whether `gap` sums exactly at these settings, instead of growing trees.
+
+    Raises:
+        ValueError: for an unknown method.
+
+    Source: ours, see docs/theory/gap.md.
+
+    Example:
+        >>> from igrpo_theory.worlds import random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> [sums_exactly(policy, budget=budget, cap=2, scheme="capped", method="auto") for budget in (5, 500)]
+        [True, False]
+    """
+    check_method(method)
+    if method != "auto":
+        return method == "exact"
+    return scheme in ("capped", "calibrated") and finite_work(policy, budget, cap) <= _MOST_WORK
+
+
+def check_method(method: str) -> None:
+    """Refuse an unknown method.
+
+    Raises:
+        ValueError: for a method that is none of `Method`.
+
+    Source: ours.
+
+    Example:
+        >>> check_method("guess")
+        Traceback (most recent call last):
+        ValueError: method must be one of auto, exact, sampled, got guess: choose one of them
+    """
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method}: choose one of them")
+
+
+def _exact_gap(policy: PolicyTree, budget: int, cap: int, gamma: float, mode: BudgetMode, scheme: Scheme) -> Gap:
+    leaves = finite_leaves(policy, gamma, budget, cap, mode=mode, scheme=scheme)
+    law, mu = leaves.complete_law, teacher_law(policy, gamma)
+    limit = mean_field(policy, gamma, cap if cap < budget else None, mode=mode, scheme=scheme).complete_law
+    no_noise = np.zeros((2, len(law)))
+    parents = np.bincount(policy.depth, weights=leaves.parents)[1 : policy.turns]
+    return Gap(
+        law=law,
+        tv_teacher=Estimate(total_variation(law, mu), 0.0),
+        kl_teacher=_divergence(law, no_noise, mu),
+        tv_limit=Estimate(total_variation(law, limit), 0.0),
+        kl_limit=_divergence(law, no_noise, limit),
+        effective_gamma=_effective_gamma(enumerate_paths(policy), law, no_noise),
+        distinct_parents=tuple(Estimate(number, 0.0) for number in parents.tolist()),
+        truncated_share=Estimate(leaves.truncated_share, 0.0),
+        num_trees=0,
     )
 
 

@@ -17,7 +17,7 @@ from igrpo_theory.teacher import teacher_law
 from igrpo_theory.worlds import PolicyTree, enumerate_paths
 
 _MOST_PATHS = 40
-# Bars that fit in a figure; the likeliest paths under the teacher are drawn.
+"""Bars that fit in a figure; the likeliest paths under the teacher are drawn."""
 
 _NAMES = {
     "tv_teacher": "total variation to the teacher law",
@@ -54,8 +54,8 @@ def gap_table(measured: Gap, title: str) -> str:
         >>> from igrpo_theory.gap import gap
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
-        >>> gap_table(gap(policy, replicates=100), "a tree").splitlines()[0]
-        'a tree'
+        >>> gap_table(gap(policy), "a tree").splitlines()[0]
+        'a tree (exact sums)'
     """
     rows = [(label, getattr(measured, field)) for field, label in _NAMES.items()]
     rows += [
@@ -64,7 +64,8 @@ def gap_table(measured: Gap, title: str) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     lines = [f"{label.ljust(width)}  {estimate.value:9.4f}  +- {estimate.error:.4f}" for label, estimate in rows]
-    return "\n".join([title, *lines])
+    how = f"{measured.num_trees} trees" if measured.num_trees else "exact sums"
+    return "\n".join([f"{title} ({how})", *lines])
 
 
 def gap_record(measured: Gap) -> dict[str, Any]:
@@ -76,12 +77,13 @@ def gap_record(measured: Gap) -> dict[str, Any]:
         >>> from igrpo_theory.gap import gap
         >>> from igrpo_theory.worlds import random_policy_tree
         >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
-        >>> sorted(gap_record(gap(policy, replicates=100))["tv_teacher"])
+        >>> sorted(gap_record(gap(policy))["tv_teacher"])
         ['error', 'value']
     """
     record: dict[str, Any] = {field: _record(getattr(measured, field)) for field in _NAMES}
     record["distinct_parents"] = [_record(parents) for parents in measured.distinct_parents]
     record["law"] = measured.law.tolist()
+    record["num_trees"] = measured.num_trees
     return record
 
 

@@ -186,8 +186,8 @@ def _expand(
     probabilities = expansion.expansion_probabilities(values, question, rule.gamma)
     num_active = group_sizes(question, tree.num_questions)
     budget = expansion.stage_budget(rule.budget_mode, rule.budget, num_active)
-    # Through the module, so that a test can replace the sampler.
     stage_keys = fold(keys, Stream.EXPANSION, depth)
+    # Through the module, so that a test can replace the sampler.
     counts = expansion.draw_expansions(probabilities, question, budget, rule.cap, stage_keys, rule.scheme)
     return Stage(depth, active, probabilities, budget, counts)
 

@@ -24,7 +24,7 @@ LEVEL = FALSE_ALARM_RATE / 1000
 """The same for one row that is measured. A default run has 42; the rest is for more trees, and a reserve for tails that
 are only nearly normal."""
 _FEWEST_HITS = 300
-# Paths with fewer expected draws are too rare for a normal approximation.
+"""Paths with fewer expected draws are too rare for a normal approximation."""
 
 
 def growth_claims(case: Case) -> list[Row]:

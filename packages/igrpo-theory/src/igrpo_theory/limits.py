@@ -72,6 +72,10 @@ def mean_field(
         scheme: how counts are drawn; under an uncapped one only the truncated leaves differ.
         children_per_node: b_t for t = 1..T-1 in place of a budget mode, for budgets that change from stage to stage.
 
+    Raises:
+        ValueError: for a gamma, cap, mode, scheme or `children_per_node` without meaning, or a cap under an uncapped
+            scheme.
+
     Source: ours, see docs/theory/answers.md.
 
     Example:
@@ -113,6 +117,9 @@ def capped_teacher_law(
 
     Without a cap it is the teacher law. With b >= c it is the policy itself.
 
+    Raises:
+        ValueError: as `mean_field` does.
+
     Source: ours, see docs/theory/cap.md.
 
     Example:
@@ -128,8 +135,63 @@ def capped_teacher_law(
     return law
 
 
+def capped_reward_gain(policy: PolicyTree, gamma: float, cap: int | None, children_per_node: float = 1.0) -> float:
+    """E_mu_cap[R] - E_pi[R]: what growth under a cap earns more than the policy; `reward_gain` without a cap.
+
+    Raises:
+        ValueError: as `mean_field` does.
+
+    Source: ours, see docs/theory/reward.md.
+
+    Example:
+        >>> from igrpo_theory.adversaries import misleading_policy_tree
+        >>> [round(capped_reward_gain(misleading_policy_tree(), 1.0, cap), 4) for cap in (None, 2)]
+        [-0.2311, -0.1863]
+    """
+    law = enumerate_paths(policy)
+    return float((capped_teacher_law(policy, gamma, cap, children_per_node) - law.probability) @ law.reward)
+
+
+def capped_reward_derivative(
+    policy: PolicyTree, gamma: float, cap: int | None, children_per_node: float = 1.0
+) -> float:
+    """Slope in gamma of E_mu_cap[R], in closed form: Cov_mu_cap(S, R) with S = d log mu_cap / d gamma.
+
+    S is the sum of e_t (val - m_t) over the stages; e_t is the `elasticity` at a node's own mean number of children,
+    and m_t keeps the mass of stage t. Without a cap e_t = 1 and it is `reward_derivative`.
+
+    Raises:
+        ValueError: as `mean_field` does.
+
+    Source: ours, see docs/theory/reward.md.
+
+    Example:
+        >>> from igrpo_theory.adversaries import misleading_policy_tree
+        >>> [round(capped_reward_derivative(misleading_policy_tree(), 1.0, cap), 4) for cap in (None, 2)]
+        [-0.1966, -0.1689]
+    """
+    longer = padded(policy).policy
+    field = mean_field(longer, gamma, cap, children_per_node=[children_per_node] * (policy.turns - 1))
+    paths = enumerate_paths(longer)
+    law, score = paths.probability, np.zeros(len(paths.probability))
+    for stage in range(policy.turns - 1):
+        state = paths.states[:, stage]
+        children = np.exp(field.log_response[state])
+        law = law * children / (law @ children)  # weighed by the stages up to here
+        # A mean that underflows to 0 responds like any small one, in full.
+        small = np.maximum(children, np.finfo(np.float64).tiny).tolist()
+        left = np.ones(len(law)) if cap is None else np.array([elasticity(mean, cap) for mean in small])
+        if law @ left > 0:
+            value = longer.value[state]
+            score += left * (value - law @ (score + left * value) / (law @ left))
+    return float(law @ (score * paths.reward))
+
+
 def cap_distance_bound(policy: PolicyTree, gamma: float, cap: int, children_per_node: float = 1.0) -> float:
     """tanh(D / 4) >= TV(mu_cap, mu), where D sums the oscillation of log(f_t(w) / w) over the stages; for every gamma.
+
+    Raises:
+        ValueError: as `mean_field` does.
 
     Source: ours, see docs/theory/cap.md (two laws whose log-ratio has oscillation D).
 
@@ -159,6 +221,9 @@ def cap_distance_bound(policy: PolicyTree, gamma: float, cap: int, children_per_
 def saturation_bound(cap: int, children_per_node: Sequence[float]) -> float:
     """KL(mu_cap || pi) is at most the sum of log(c / b_t) nats, and mu_cap / pi at most its exponential, at any gamma.
 
+    Raises:
+        ValueError: for a cap below 1, or a ratio not above 0.
+
     Source: ours, see docs/theory/cap.md.
 
     Example:
@@ -173,6 +238,9 @@ def saturation_bound(cap: int, children_per_node: Sequence[float]) -> float:
 
 def cap_slope(policy: PolicyTree, cap: int, children_per_node: float = 1.0) -> float:
     """TV(mu_cap, mu) / gamma as gamma goes to 0: (1 - e) / 2 times the mean absolute deviation of V under the policy.
+
+    Raises:
+        ValueError: as `elasticity` does.
 
     Source: ours, see docs/theory/cap.md; e is `elasticity`.
 

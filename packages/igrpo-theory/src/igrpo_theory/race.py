@@ -70,7 +70,7 @@ def calibrated_rates(
     As the budget grows, the mean counts of a race at these rates tend to total * p as long as no node's share passes
     the cap, so that capped growth targets the teacher law; where shares pass the cap they are clipped to it.
 
-    Source: ours, see docs/theory/cap.md.
+    Source: ours, see docs/theory/schemes.md.
 
     Example:
         >>> calibrated_rates(np.array([0.5, 0.25, 0.25]), np.array([0, 0, 0]), np.array([4]), 2).round(5).tolist()

@@ -185,6 +185,9 @@ def finite_budget_bound(policy: PolicyTree, gamma: float, budget: int) -> Budget
     q_B(o) = mu(o) E_o[Z / Zhat], where E_o runs the conditional filter with one particle on o; Jensen's inequality
     turns that into L(o), which a linear recursion over the depths gives exactly.
 
+    Raises:
+        ValueError: for a budget below 1; as `particle_flow` does for the rest.
+
     Source: Andrieu, Doucet, Holenstein (2010) for the conditional filter; bound and recursion ours, see
     docs/theory/theorem1.md.
 

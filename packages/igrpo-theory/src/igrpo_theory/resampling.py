@@ -14,13 +14,13 @@ from igrpo_theory.randomness import generator, uniforms
 from igrpo_theory.segments import LARGE, group_bounds, group_sizes, members, order_within, rank_within, running_sum
 
 _MANY_DRAWS = 64
-# Draws a question above which questions are counted one by one; below, all at once.
+"""Draws a question above which questions are counted one by one; below, all at once."""
 _ROWS = 64
-# Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once.
+"""Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once."""
 _BLOCK = 1 << 16
-# Poisson numbers drawn at once.
+"""Poisson numbers drawn at once."""
 _INVERTED = 16.0
-# Mean up to which inversion, which counts up from zero, is the faster way.
+"""Mean up to which inversion, which counts up from zero, is the faster way."""
 
 
 def multinomial(

@@ -77,6 +77,9 @@ class RolloutTree(Generic[Payload]):
         Args:
             roots: what each root carries; when they are an array, all payloads are kept in one array.
             capacity: nodes to make room for at once.
+
+        Raises:
+            ValueError: without a root.
         """
         if len(roots) == 0:
             raise ValueError("roots must hold at least one question, got none: pass one root a question")
