@@ -256,11 +256,11 @@ def _check_draw(
             "drop the question's nodes from the stage instead"
         )
     highest = group_max(probabilities, question, len(budget))[num_active > 0]
-    # Not a number fails every comparison.
-    if not (probabilities.min(initial=0) >= 0 and (highest > 0).all() and (highest < np.inf).all()):
+    # Not a number fails every comparison; sums and shares of what is further from 1 would leave the range of floats.
+    if not (probabilities.min(initial=0) >= 0 and (highest > 1e-100).all() and (highest < 1e100).all()):
         raise ValueError(
-            f"probabilities must be finite and non-negative with a positive sum a question, got {probabilities}: "
-            "use expansion_probabilities"
+            "probabilities must be finite and non-negative, with a largest between 1e-100 and 1e100 a question, got "
+            f"{probabilities}: divide by their sum, or use expansion_probabilities"
         )
     check_scheme(scheme, cap, int(budget.max(initial=0)))
 
