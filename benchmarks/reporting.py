@@ -27,6 +27,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def check_counts(**counts: int) -> None:
+    """End with a message where a flag that counts is below 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise SystemExit(f"--{name.replace('_', '-')} must be at least 1, got {count}: medians need a measurement")
+
+
 def report(text: str, figures: Mapping[str, Any], path: Path | None) -> None:
     """Print the tables, and write the figures where asked."""
     print(text)

@@ -23,7 +23,7 @@ import numpy as np
 import tyro
 from jaxtyping import Float, Int, UInt64
 
-from benchmarks.reporting import machine, report
+from benchmarks.reporting import check_counts, machine, report
 from benchmarks.watched import WatchedTrainer, watched_trainer
 from igrpo_theory.growth import GrowthRule
 from igrpo_theory.randomness import question_keys
@@ -245,6 +245,7 @@ def table(measured: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
+    check_counts(repeats=arguments.repeats)
     figures = measure(arguments)
     report(table(figures), figures, arguments.json)
 

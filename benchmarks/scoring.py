@@ -11,18 +11,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import tyro
 
-from benchmarks.reporting import machine, report
+from benchmarks.reporting import check_counts, machine, report
 from benchmarks.watched import WatchedTrainer, watched_trainer
 from igrpo_theory.tree import NodeStatus
 from igrpo_train.rollout import Rollout
 from igrpo_train.search.session import Prompt, context_segments
+from igrpo_train.tracking import PhaseName
 
-PHASES = ("prefill", "generation", "scoring", "retrieval", "training")
+PHASES = get_args(PhaseName)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Take the steps; medians over the measured ones."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = watched_trainer(arguments.recipe, arguments.set, Path(folder) / "run")
+        if not trainer.recipe.growth_rule(0).needs_scores:
+            raise SystemExit(f"{arguments.recipe} must score nodes: set tree.cap above 1, or scoring.always = True")
         lines = [_step(trainer, step) for step in range(arguments.skip + arguments.steps)][arguments.skip :]
         trainer.folder.close()
     figures = {name: median(line[name] for line in lines) for name in lines[0]}
@@ -147,6 +150,7 @@ def table(measured: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
+    check_counts(steps=arguments.steps)
     figures = measure(arguments)
     report(table(figures), figures, arguments.json)
 

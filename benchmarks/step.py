@@ -11,15 +11,16 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 
-from benchmarks.reporting import machine, report
+from benchmarks.reporting import check_counts, machine, report
 from igrpo_train.recipes import load_recipe
+from igrpo_train.tracking import PhaseName
 from igrpo_train.trainer import Trainer
 
-PHASES = ("prefill", "generation", "scoring", "retrieval", "training")
+PHASES = get_args(PhaseName)
 ROLLOUT = PHASES[:-1]
 
 
@@ -86,6 +87,7 @@ def table(figures: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
+    check_counts(steps=arguments.steps)
     figures = measure(arguments)
     report(table(figures), figures, arguments.json)
 

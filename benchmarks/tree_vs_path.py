@@ -26,7 +26,7 @@ import torch
 import tyro
 from accelerate import Accelerator
 
-from benchmarks.reporting import machine, report
+from benchmarks.reporting import check_counts, machine, report
 from benchmarks.scripted import ScriptedSampler
 from igrpo_theory.randomness import question_keys
 from igrpo_train.accounting import comparison_tokens
@@ -129,8 +129,8 @@ def resolve(arguments: Arguments, folder: str) -> Recipe:
     )
 
 
-def grow(arguments: Arguments, recipe: Recipe) -> Rollout:
-    """Trees of the first questions, by the policy or by the script."""
+def grow(arguments: Arguments, recipe: Recipe) -> tuple[Rollout, int]:
+    """Trees of the first questions, by the policy or by the script; and the policy's hidden size."""
     checkpoint = None
     if arguments.train_steps:
         trained = load_recipe([str(arguments.recipe), "--validation.every=0", f"--run.folder={recipe.run.folder}"])
@@ -145,7 +145,8 @@ def grow(arguments: Arguments, recipe: Recipe) -> Rollout:
     keys = question_keys(recipe.seed, 0, np.arange(len(questions)), [question.id for question in questions])
     rule = recipe.growth_rule(step=0)
     policy.model.eval()
-    return collect(agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=Phases())
+    rollout = collect(agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=Phases())
+    return rollout, policy.model.config.hidden_size
 
 
 def rows_of(rollout: Rollout) -> list[TurnRow]:
@@ -154,11 +155,12 @@ def rows_of(rollout: Rollout) -> list[TurnRow]:
     return pack_paths(rollout.tree, rollout.paths, advantages, np.ones(len(rollout.paths.leaf), dtype=bool))
 
 
-def count_tokens(rollout: Rollout, rows: list[TurnRow], budget: int) -> dict[str, int]:
+def count_tokens(rollout: Rollout, rows: list[TurnRow], budget: int, hidden_size: int) -> dict[str, int]:
     """Tokens that the ways of laying paths out compute."""
     others = comparison_tokens(rollout, np.ones(len(rollout.paths.leaf), dtype=bool), budget=1, forced=None)
     sequences = [row.context_ids + row.response_ids for row in rows]
     unique = plant([sequences[k] for k in lexicographic_order(sequences)])
+    passes = micro_batches(rows, budget, "tree", hidden_size)
     return {
         "questions": len(rollout.questions),
         "paths": len(rollout.paths.leaf),
@@ -166,7 +168,7 @@ def count_tokens(rollout: Rollout, rows: list[TurnRow], budget: int) -> dict[str
         "official": int(others["official/training"]),
         "append": int(others["append/training"]),
         "unique": len(unique.ids),
-        "tree": sum(collate(part, 0, packing="tree").num_tokens for part in micro_batches(rows, budget, "tree")),
+        "tree": sum(collate(part, 0, packing="tree").num_tokens for part in passes),
     }
 
 
@@ -267,9 +269,10 @@ def table(figures: dict[str, Any]) -> str:
 def main() -> None:
     """Grow, measure, print, and write where asked."""
     arguments = tyro.cli(Arguments, description=__doc__)
+    check_counts(num_questions=arguments.num_questions)
     with tempfile.TemporaryDirectory() as folder:
         recipe = resolve(arguments, folder)
-        rollout = grow(arguments, recipe)
+        rollout, hidden_size = grow(arguments, recipe)
         rows = rows_of(rollout)
         held = Path(folder) / "rows"
         held.write_bytes(pickle.dumps(rows))
@@ -280,7 +283,7 @@ def main() -> None:
             "tokens_per_pass": recipe.optimiser.tokens_per_micro_batch,
             "repeats": arguments.repeats,
             "kl": list(arguments.kl),
-            "tokens": count_tokens(rollout, rows, recipe.optimiser.tokens_per_micro_batch),
+            "tokens": count_tokens(rollout, rows, recipe.optimiser.tokens_per_micro_batch, hidden_size),
             "training": alternate(arguments, recipe, held) if arguments.repeats else {},
             "machine": machine(),
         }

@@ -39,9 +39,9 @@ def test_tree_vs_path(tmp_path):
 
     arguments = tree_vs_path.Arguments(recipe=RECIPE, num_questions=2, repeats=0)
     recipe = tree_vs_path.resolve(arguments, str(tmp_path))
-    rollout = tree_vs_path.grow(arguments, recipe)
+    rollout, hidden_size = tree_vs_path.grow(arguments, recipe)
     rows = tree_vs_path.rows_of(rollout)
-    counts = tree_vs_path.count_tokens(rollout, rows, budget=10_000)
+    counts = tree_vs_path.count_tokens(rollout, rows, 10_000, hidden_size)
     assert counts["unique"] == counts["tree"] < counts["append"] < counts["official"]
     assert counts["official"] == sum(row.num_tokens for row in rows)
 
@@ -52,3 +52,10 @@ def test_report_writes_what_it_was_given(tmp_path, capsys):
     report("a table", {"machine": machine()}, tmp_path / "new" / "figures.json")
     assert capsys.readouterr().out == "a table\n"
     assert '"cpus"' in (tmp_path / "new" / "figures.json").read_text()
+
+
+def test_a_measurement_of_nothing_is_refused():
+    from benchmarks.reporting import check_counts
+
+    with pytest.raises(SystemExit, match="--num-questions must be at least 1, got 0: medians need a measurement"):
+        check_counts(steps=1, num_questions=0)

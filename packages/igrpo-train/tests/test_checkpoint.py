@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from accelerate import Accelerator
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -16,12 +18,8 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    Qwen2Config,
     Qwen2ForCausalLM,
 )
 
@@ -31,25 +29,9 @@ from igrpo_train.learn.checkpoint import TrainerState
 from igrpo_train.learn.packing import TurnRow
 from igrpo_train.learn.update import Updater
 
+tiny_model = partial(tiny_models.tiny_model, dtype=torch.float32)
+
 RECIPE: dict[str, Any] = {"seed": 1, "tree": {"gamma": 1.0, "cap": 2}, "data": {"hops": (1, 2)}}
-SIZES: dict[str, Any] = {
-    "vocab_size": 23,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.1,
-}
-
-
-def tiny_model(family: str = "qwen2") -> PreTrainedModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        if family == "qwen2":
-            return Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
-        return LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False))
 
 
 @pytest.fixture

@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from typing import Any, Literal
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import Family
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from igrpo_train.config import Aggregation, Loss, RatioLevel
 from igrpo_train.learn import loss as loss_module
@@ -18,27 +19,7 @@ from igrpo_train.learn.batch import Batch, collate
 from igrpo_train.learn.loss import TokenLogprobs, aggregate, k3, policy_loss, token_logprobs
 from igrpo_train.learn.packing import TurnRow
 
-Family = Literal["qwen2", "llama"]
-SIZES: dict[str, Any] = {
-    "vocab_size": 23,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
-
-
-def tiny_model(family: Family) -> PreTrainedModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model: PreTrainedModel
-        if family == "qwen2":
-            model = Qwen2ForCausalLM(Qwen2Config(**SIZES, initializer_range=0.5, tie_word_embeddings=True))
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.5, tie_word_embeddings=False))
-    return model.double().train(False)
+tiny_model = partial(tiny_models.tiny_model, initializer_range=0.5)
 
 
 def random_rows(rng: np.random.Generator, num_rows: int) -> list[TurnRow]:

@@ -9,14 +9,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from tiny_models import Family, tiny_model
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
 from igrpo_train.config import Loss, Optimiser
 from igrpo_train.learn.batch import collate
@@ -24,40 +25,7 @@ from igrpo_train.learn.loss import token_logprobs
 from igrpo_train.learn.packing import TurnRow
 from igrpo_train.learn.update import Updater
 
-Family = Literal["qwen2", "llama"]
-SIZES: dict[str, Any] = {
-    "vocab_size": 23,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.1,
-}
 PLAIN = Loss(kl_coefficient=0.0)
-
-
-def tiny_model(family: Family = "qwen2", dtype: torch.dtype = torch.float64, seed: int = 1) -> PreTrainedModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model: PreTrainedModel
-        if family == "qwen2":
-            model = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False))
-    return (in_double(model) if dtype == torch.float64 else model).train(False)
-
-
-def in_double(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with norms that do not round to float32 on the way, as those of transformers do."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child).__name__.endswith("RMSNorm"):
-                norm = nn.RMSNorm(len(child.weight), eps=child.variance_epsilon)
-                norm.weight = child.weight
-                setattr(module, name, norm)
-    return model.double()
 
 
 def random_rows(seed: int = 0, num_questions: int = 6) -> list[TurnRow]:
