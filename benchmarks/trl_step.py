@@ -3,8 +3,9 @@
     python -m benchmarks.trl_step --json figures.json      # in the environment of benchmarks/trl/requirements.txt
 
 Both sides run chain GRPO without tools: a random Llama with a plain word tokenizer, 16 prompts, groups of 5, responses
-of 32 tokens in float32, one optimiser step a batch, AdamW, transformers as the engine. Neither stops early: no id spells
-a tag, and the end of a sequence is one id in thousands. Rewards are random zeros and ones, so nearly all rows count.
+of 32 tokens in float32, one optimiser step a batch, AdamW, transformers as the engine. Neither stops early: no id
+spells a tag, and the end of a sequence is one id in thousands. Rewards are random zeros and ones, so nearly all rows
+count.
 Measurements alternate, each in a process of its own; the first steps of each are left out.
 """
 
