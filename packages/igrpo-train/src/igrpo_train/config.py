@@ -339,12 +339,15 @@ class Optimiser:
     """Most tokens in one forward pass; lower it when memory runs out."""
     packing: Packing = "tree"
     """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
+    nonfinite_limit: int = 10
+    """End the run after so many optimiser steps in a row whose loss or gradient was not finite; 0 never does."""
 
     def __post_init__(self) -> None:
         check_fields("optimiser.", self, "update_rows tokens_per_micro_batch", count, "at least 1")
         check_fields("optimiser.", self, "learning_rate gradient_clip", positive, "finite and above 0")
         check("optimiser.betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers in [0, 1)")
         check_fields("optimiser.", self, "weight_decay", amount, "finite and at least 0")
+        check_fields("optimiser.", self, "nonfinite_limit", natural, "at least 0")
         check("optimiser.warmup_fraction", self.warmup_fraction, fraction(self.warmup_fraction), "between 0 and 1")
 
 
