@@ -52,8 +52,20 @@ class Record:
     """Searches that were carried out: one in the last allowed turn is not."""
     invalid_turns: int
     """Turns without exactly one clear action."""
+    tool_calls_official: int
+    """Turns but the last, whatever they did: what the paper's own code counts as tool calls."""
+    truncated_turns: int
+    """Turns that the length limit or a full context cut off."""
     response_tokens: int
     """Tokens that the policy sampled, all turns together."""
+    prompt_tokens: int
+    """Tokens of all prompts, each turn's counted whole."""
+    root_score: float | None
+    """Answer score of the bare question; None where scores were not asked for."""
+    scores: tuple[float | None, ...]
+    """Answer score after each turn; None for the turn that ends the episode, and where scores were not asked for."""
+    answer_seen: tuple[bool, ...]
+    """By turn: an accepted answer stands, normalised, in whole words, in the documents of this or an earlier turn."""
     transcript: tuple[Mapping[str, Any], ...]
     """The turns as `igrpo_train.search.session.turn_record` writes them: text, action, observation and so on."""
     seconds: float = field(compare=False)
@@ -74,9 +86,10 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     if not isinstance(row, Mapping) or set(row) != set(_FIELDS):
         given = sorted(row) if isinstance(row, Mapping) else row
         raise ValueError(f"a record must have the fields {', '.join(_FIELDS)}, got {given}")
-    return Record(**{**row, "golds": tuple(row["golds"]), "transcript": tuple(row["transcript"])})
+    return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
+_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
 
 

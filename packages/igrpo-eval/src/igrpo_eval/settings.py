@@ -38,6 +38,8 @@ class Evaluation:
     """Sampling temperature, 0 is greedy; validation.temperature by default."""
     samples: int = 1
     """Episodes a question."""
+    scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Score the gold answer before the first turn and after every turn that goes on; `correlate` needs it."""
     batch_questions: int = 64
     """Questions that are answered together; lower it when memory runs out, it changes nothing else."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -95,6 +97,8 @@ def record_settings(evaluation: Evaluation) -> dict[str, object]:
         "seed": recipe.seed,
         "temperature": evaluation.sampling_temperature,
         "samples": evaluation.samples,
+        "scores": evaluation.scores,
+        **({f"scoring.{name}": value for name, value in asdict(recipe.scoring).items()} if evaluation.scores else {}),
     }
 
 
