@@ -10,12 +10,10 @@ from scipy import stats
 from igrpo_theory.adversaries import MergingWorld
 from igrpo_theory.claims import Case, Row
 from igrpo_theory.finite import finite_law
-from igrpo_theory.growth import GrowthRule
 from igrpo_theory.limits import capped_teacher_law, mean_field
 from igrpo_theory.rates import bias_rate, clt_variance, finite_budget_bound, rate_constants
 from igrpo_theory.replicates import GrownLaws, grown_laws
 from igrpo_theory.teacher import log_partition, merged_law, teacher_law, total_variation
-from igrpo_theory.weights import importance_weights
 from igrpo_theory.worlds import states_of
 
 FALSE_ALARM_RATE = 1e-6
@@ -185,9 +183,7 @@ def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]
     """Horvitz-Thompson weights: at the paper's budget and cap, weighted leaves are the teacher law without bias."""
     grown = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, cap=2, seed=case.seed)
     tree, ends = grown.growth.tree, case.policy.ends
-    rule = GrowthRule(budget=budget, cap=2, gamma=case.gamma, criterion="score", turn_limit=case.policy.turns)
-    weights = importance_weights(grown.growth, rule)
-    leaves = tree.leaves()
+    weights, leaves = tree.weights("mu"), tree.leaves()
     leaves = leaves[weights[leaves] > 0]  # truncated leaves weigh nothing
     cell = tree.question[leaves] * len(ends) + np.searchsorted(ends, states_of(tree)[leaves])
     sums = np.bincount(cell, weights=weights[leaves], minlength=replicates * len(ends)).reshape(replicates, -1)
