@@ -102,10 +102,10 @@ def _spread(case: Case, replicates: int = 200, budget: int = 1000) -> list[Row]:
     mean = mu + bias_rate(case.policy, case.gamma) / budget
     common = mean * budget * replicates >= _FEWEST_HITS
     sigma = np.sqrt(clt_variance(case.policy, case.gamma)[common] / (budget * replicates))
-    largest = (np.abs(laws.mean(axis=0) - mean)[common] / np.maximum(sigma, 1e-12)).max()
-    bound = float(stats.norm.isf(LEVEL / 2 / common.sum()))
+    largest = (np.abs(laws.mean(axis=0) - mean)[common] / np.maximum(sigma, 1e-12)).max(initial=0.0)
+    bound = float(stats.norm.isf(LEVEL / 2 / max(common.sum(), 1)))
     # 3% and 5% of slack for the next order in 1 / budget.
-    spread = float(scaled.std(ddof=1)) * width + 0.03 * predicted
+    spread = float(scaled.std(ddof=1)) * width + 0.03 * predicted + 1e-12
     return [
         case.row("theorem 1: sqrt(B) E TV(mu^B, mu)", predicted, "=", float(scaled.mean()), spread),
         case.row("theorem 1: largest |z| of a share", bound, "<=", float(largest), 0.05 * bound),
@@ -193,8 +193,8 @@ def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]
     mu = teacher_law(case.policy, case.gamma)
     common = mu * budget * replicates >= _FEWEST_HITS
     scores = (sums.mean(axis=0) - mu)[common] / (sums.std(axis=0, ddof=1)[common] / np.sqrt(replicates) + 1e-12)
-    bound = float(stats.norm.isf(LEVEL / 2 / common.sum()))
+    bound = float(stats.norm.isf(LEVEL / 2 / max(common.sum(), 1)))
     return [
         case.row("weights: E sum of W / Z, B=5, cap 2", 1.0, "=", float(total.mean()), error + 1e-12),
-        case.row("weights: largest |z| of a path", bound, "<=", float(np.abs(scores).max()), 0.05 * bound),
+        case.row("weights: largest |z| of a path", bound, "<=", float(np.abs(scores).max(initial=0.0)), 0.05 * bound),
     ]

@@ -19,6 +19,9 @@ from igrpo_theory.segments import group_max
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.worlds import PolicyTree, PolicyTreeWorld, states_of
 
+_MOST_NODES = 100_000_000
+"""They take about 5 GB."""
+
 
 class GrownLaws(NamedTuple):
     """What independent replicates of growth gave."""
@@ -63,7 +66,7 @@ def grown_laws(
         world: grows another world on the same states.
 
     Raises:
-        ValueError: without a replicate; see also `GrowthRule`.
+        ValueError: without a replicate, or for more nodes than memory holds; see also `GrowthRule`.
 
     Source: ours.
 
@@ -75,6 +78,11 @@ def grown_laws(
     """
     if replicates < 1:
         raise ValueError(f"replicates must be at least 1, got {replicates}: each grows a tree")
+    if replicates * budget * policy.turns > _MOST_NODES:
+        raise ValueError(
+            f"replicates must be few enough for {_MOST_NODES:.0e} nodes, got {replicates} trees of budget {budget} and "
+            f"{policy.turns} turns: lower the replicates or the budget"
+        )
     rule = GrowthRule(
         budget=budget,
         cap=budget if cap is None else cap,
