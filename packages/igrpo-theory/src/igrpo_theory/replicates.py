@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from igrpo_theory.expansion import BudgetMode, Scheme
-from igrpo_theory.growth import Growth, GrowthRule, Stage, grow
+from igrpo_theory.growth import Growth, GrowthRule, grow
 from igrpo_theory.paths import root_to_leaf_paths
 from igrpo_theory.randomness import question_keys
 from igrpo_theory.segments import group_max
+from igrpo_theory.stages import Stage
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.worlds import PolicyTree, PolicyTreeWorld, states_of
 

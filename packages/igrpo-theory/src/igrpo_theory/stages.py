@@ -16,7 +16,13 @@ from igrpo_theory.expansion import Scheme, expected_expansions
 
 
 class Stage(NamedTuple):
-    """What one expansion after the root drew, and how."""
+    """What one expansion after the root drew, and how.
+
+    Example:
+        >>> stage = Stage(1, np.array([1, 2]), np.array([0.6, 0.4]), np.array([3]), np.array([2, 1]), 1.0, 2, "capped")
+        >>> stage.mean_counts(np.array([0, 0])).round(3).tolist()
+        [1.648, 1.352]
+    """
 
     depth: int
     """Depth of the expanded nodes."""
