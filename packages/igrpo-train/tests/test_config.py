@@ -138,6 +138,16 @@ def test_a_tree_without_scores_may_drop_or_zero_its_truncated_leaves() -> None:
     assert Recipe(tree=tree, scoring=config.Scoring(always=True)).growth_rule(0).needs_scores
 
 
+def test_weights_for_the_teacher_need_scores_to_the_last_step() -> None:
+    message = "tree.weights must be 'none' or 'pi', got 'mu': .* scores no node; set scoring.always = true"
+    for tree in (config.Tree(weights="mu", cap=1), config.Tree(weights="mu", cap_decay_steps=10)):
+        with pytest.raises(ValueError, match=message):
+            Recipe(tree=tree)
+        assert Recipe(tree=tree, scoring=config.Scoring(always=True)).tree.weights == "mu"
+        assert Recipe(tree=replace(tree, weights="pi")).tree.weights == "pi"
+        assert Recipe(tree=replace(tree, gamma=0.0)).tree.weights == "mu"
+
+
 def test_the_growth_rule_carries_every_setting_of_the_tree() -> None:
     tree = config.Tree(budget=7, cap=3, gamma=2.0, budget_mode="mid", criterion="gain", root_score="evaluate")
     rule = Recipe(tree=tree, agent=config.Agent(max_turns=6), scoring=config.Scoring(always=True)).growth_rule(step=5)

@@ -29,6 +29,7 @@ History = Literal["documents", "everything"]
 OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
+Weights = Literal["none", "mu", "pi"]
 
 FREE_ON_RESUME: Final = (
     "run.",
@@ -202,6 +203,8 @@ class Tree:
     """Answer score of the root as a parent: zero (the paper) or evaluated."""
     cap_decay_steps: int = 0
     """Lower the cap by 1 (never below 1) each time this many steps are done; 0 keeps it."""
+    weights: Weights = "none"
+    """Paths count alike (none; the paper), or as a sample of the teacher law (mu) or the policy (pi), without bias."""
 
     def __post_init__(self) -> None:
         check_fields("tree.", self, "budget cap", count, "at least 1")
@@ -436,6 +439,10 @@ class Recipe:
         scoreless = self.reward.truncated in ("zero", "drop")
         remedy = "tree.criterion = 'zero' scores no node; set scoring.always = true to keep the rule"
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
+        tilted = self.tree.criterion != "zero" and self.tree.gamma > 0
+        unscored = tilted and not self.growth_rule(self.steps - 1).needs_scores
+        remedy = "a cap of 1, which this run starts or ends with, scores no node; set scoring.always = true"
+        check("tree.weights", self.tree.weights, self.tree.weights != "mu" or not unscored, "'none' or 'pi'", remedy)
         bound = self.sampling.cache_tokens
         least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)
         rule = f"0 or at least {least}, 4 (agent.max_prompt_tokens + agent.max_response_tokens)"

@@ -18,6 +18,7 @@ from accelerate import Accelerator
 
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
+from igrpo_theory.paths import relative_weights
 from igrpo_theory.randomness import Stream, fold, question_keys
 from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import FREE_ON_RESUME, Recipe
@@ -151,6 +152,8 @@ class Trainer:
             std_floor=recipe.advantage.std_floor,
             keep=rewards.keep,
         )
+        if recipe.tree.weights != "none":
+            advantages *= relative_weights(rollout.tree, rollout.paths, recipe.tree.weights, rewards.keep)[:, None]
         with self.phases.measure("training") as phase:
             rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
