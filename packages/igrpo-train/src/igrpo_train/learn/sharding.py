@@ -1,4 +1,4 @@
-"""sharding: a launch with FSDP2 -> an accelerator that shards, whole weights for a rollout, whole states for a checkpoint.
+"""sharding: a launch with FSDP2 -> sharded models, whole weights for a rollout, whole states for a checkpoint.
 
 In: accelerate's settings from its launcher (`accelerate launch --config_file`); on CPUs `run.sharding = "fsdp2"`.
 Out: models whose parameters every process holds a part of, whole again where a block needs them.
@@ -52,7 +52,7 @@ def make_accelerator(*, cpu: bool, half: bool, shard: bool) -> Accelerator:
     )
     accelerator = Accelerator(cpu=cpu, mixed_precision=precision, fsdp_plugin=plugin, kwargs_handlers=patience)
     if accelerator.distributed_type == DistributedType.MULTI_CPU:
-        # accelerate shards on accelerators only and trains unsharded on CPUs without a word; its code for FSDP2 runs there.
+        # On CPUs accelerate trains unsharded without a word, though its own code for FSDP2 runs there.
         for state in (AcceleratorState, PartialState):
             state._shared_state["distributed_type"] = DistributedType.FSDP
         AcceleratorState._shared_state["fsdp_plugin"] = plugin
