@@ -180,7 +180,8 @@ class Trainer:
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
             with updating(self.agent.sampler, self.policy.model):
                 updated = self.updater.update(rows, key)
-            phase.tokens += int(updated["update/computed_tokens"])
+            # They count all processes already.
+            phase.tokens += int(updated["update/computed_tokens"]) if self.processes.main else 0
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
