@@ -225,17 +225,17 @@ class Trainer:
         questions = [self.questions[i] for i in chosen]
         keys = question_keys(recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
         own = self.processes.span(len(questions))
-        grown: list[Rollout] = []
-        lost = ""
-        if questions[own]:
+        grown, lost = [], ""
+        # Gathering weights takes all processes, also one that has no question.
+        with whole_weights(self.updater.model):
             try:
-                with whole_weights(self.updater.model):
+                if questions[own]:
                     temperature = recipe.sampling.temperature
-                    grown.append(
+                    grown = [
                         collect(
                             self.agent, questions[own], keys[own], rule, temperature=temperature, phases=self.phases
                         )
-                    )
+                    ]
             except RetrieverError as error:
                 lost = str(error)
         reasons = [reason for reason in self.processes.gather([lost]) if reason]

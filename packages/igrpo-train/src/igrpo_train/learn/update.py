@@ -247,6 +247,10 @@ class Updater:
     def _idle_backward(self) -> None:
         """A pass that adds zero gradients: processes exchange gradients together, also where one has fewer rows."""
         batch = self._collate([self._idle_row()])
+        if self.reference is not None:
+            # A sharded reference exchanges weights, too.
+            with torch.no_grad():
+                token_logprobs(self.reference, batch, self.temperature)
         self.accelerator.backward(0.0 * token_logprobs(self.model, batch, self.temperature).logprobs.sum())
 
     def _counts(self, rows: Sequence[TurnRow]) -> UpdateMetrics:
