@@ -15,6 +15,7 @@ class ScriptedSampler:
     def __init__(self, tokenizer, fixed=None):
         self.tokenizer = tokenizer
         self.fixed = fixed
+        self.scores = False
         self.generated = []
 
     def prefill(self, base, rows, segments, tails):
@@ -34,7 +35,16 @@ class ScriptedSampler:
         return completions
 
     def score(self, prefix, rows, continuations):
-        raise AssertionError("an evaluation scores nothing")
+        """Log-probabilities that are a function of context and continuation."""
+        from igrpo_theory.randomness import uniforms
+
+        assert self.scores, "an evaluation that was not asked to scores nothing"
+        logprobs = []
+        for row, ids in zip(rows, continuations, strict=True):
+            stem, tail = prefix[row]
+            text = f"{[*map(int, (*stem, *tail))]}{list(ids)}"
+            logprobs.append(np.log(uniforms(np.array([zlib.crc32(text.encode())], np.uint64), np.arange(len(ids)))))
+        return logprobs
 
     def take_recomputed(self):
         return 0
@@ -117,8 +127,14 @@ def make_record():
             "f1": 1.0,
             "turns": 2,
             "searches": 1,
+            "tool_calls_official": 1,
             "invalid_turns": 0,
+            "truncated_turns": 0,
+            "prompt_tokens": 40,
             "response_tokens": 9,
+            "root_score": None,
+            "scores": (None, None),
+            "answer_seen": (True, True),
             "transcript": ({"text": "é <answer>\u2028Ghent</answer>", "action": "answer"},),
             "seconds": 0.5,
         }

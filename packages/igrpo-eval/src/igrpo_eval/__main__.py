@@ -99,6 +99,7 @@ def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, pha
             temperature=evaluation.sampling_temperature,
             seed=evaluation.recipe.seed,
             samples=evaluation.samples,
+            scores=evaluation.scores,
             batch_questions=evaluation.batch_questions,
             phases=phases,
             on_progress=keep,

@@ -18,15 +18,17 @@ from typing import TypeAlias
 
 import numpy as np
 
+from igrpo_eval.evidence import answer_seen
 from igrpo_eval.records import Record
 from igrpo_theory.randomness import question_keys
+from igrpo_train.config import Agent
 from igrpo_train.question import Question
 from igrpo_train.rewards import f1
 from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.agent import ActionKind
-from igrpo_train.search.session import Turn, turn_record
+from igrpo_train.search.session import Prompt, Turn, turn_record
 from igrpo_train.search.world import SearchAgent
-from igrpo_train.setup import check_prompts
+from igrpo_train.setup import check_answers, check_prompts
 from igrpo_train.tracking import Phases
 
 OnProgress: TypeAlias = Callable[[Sequence[Record]], None]
@@ -40,6 +42,7 @@ def evaluate(
     temperature: float,
     seed: int,
     samples: int = 1,
+    scores: bool = False,
     batch_questions: int = 64,
     phases: Phases | None = None,
     on_progress: OnProgress | None = None,
@@ -47,12 +50,13 @@ def evaluate(
     """Let the agent answer every question and grade its answers.
 
     Args:
-        agent: engine, prompts and retriever; its scorer is not used.
+        agent: engine, prompts, retriever and scorer; the last is used for `scores` only.
         questions: with unique ids.
         turn_limit: turns an episode may have; a search in the last one is not carried out.
         temperature: of sampling; 0 is greedy.
         seed: with a question's id, fixes what is drawn for it.
         samples: episodes a question.
+        scores: also compute the answer score of every state, by the scorer of training; changes no other field.
         batch_questions: questions that are in the works together; changes memory and speed only.
         phases: receives seconds and tokens.
         on_progress: called after every batch with its records, for instance to write them down; may raise to stop.
@@ -61,10 +65,12 @@ def evaluate(
         the records, ordered as the questions, then by sample.
 
     Raises:
-        ValueError: a question does not fit the prompt; found before the first is answered.
+        ValueError: a question does not fit the prompt, or its answer cannot be scored; found before the first turn.
     """
     check_prompts(agent.prompting, questions)
-    rule = chain_rule(turn_limit, samples)
+    if scores:
+        check_answers(agent.prompting, questions)
+    rule = chain_rule(turn_limit, samples, scores=scores)
     phases = phases or Phases()
     records: list[Record] = []
     for first in range(0, len(questions), batch_questions):
@@ -72,18 +78,19 @@ def evaluate(
         start = time.perf_counter()
         keys = question_keys(seed, 0, np.zeros(len(batch), dtype=np.int64), [question.id for question in batch])
         rollout = collect(agent, batch, keys, rule, temperature=temperature, phases=phases)
-        graded = grade(rollout, turn_limit, time.perf_counter() - start)
+        graded = grade(rollout, agent.prompting.agent, turn_limit, time.perf_counter() - start)
         records.extend(graded)
         if on_progress is not None:
             on_progress(graded)
     return records
 
 
-def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
+def grade(rollout: Rollout, agent: Agent, turn_limit: int, seconds: float) -> list[Record]:
     """Records of grown chains, by question, then by sample.
 
     Args:
         rollout: trees of width one.
+        agent: protocol that they were grown under.
         turn_limit: that they were grown under.
         seconds: that growing took.
     """
@@ -92,9 +99,10 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
     samples = rollout.tree.local[paths.nodes[:, 0]] - 1
     records = []
     for path in np.lexsort((samples, paths.question)):
-        question = rollout.questions[paths.question[path]]
-        prediction = predictions[path]
-        turns = _turns(rollout, int(path))
+        slot = int(paths.question[path])
+        question, prediction = rollout.questions[slot], predictions[path]
+        nodes = paths.nodes[path, : paths.length[path]].tolist()
+        turns = [turn for node in nodes if isinstance(turn := rollout.tree.payload[node], Turn)]
         records.append(
             Record(
                 id=question.id,
@@ -109,8 +117,14 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
                 f1=f1(prediction, question.answers),
                 turns=len(turns),
                 searches=sum(turn.action.kind is ActionKind.SEARCH for turn in turns[: turn_limit - 1]),
+                tool_calls_official=len(turns) - 1,
                 invalid_turns=int((~rollout.valid[path]).sum()),
+                truncated_turns=sum(turn.finish == "length" for turn in turns),
+                prompt_tokens=_prompt_tokens(rollout, slot, turns),
                 response_tokens=sum(len(turn.response_ids) for turn in turns),
+                root_score=_score(rollout, slot),
+                scores=tuple(_score(rollout, node) for node in nodes),
+                answer_seen=answer_seen(turns, question.answers, agent),
                 transcript=tuple(turn_record(turn) for turn in turns),
                 seconds=seconds / len(predictions),
             )
@@ -118,7 +132,14 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
     return records
 
 
-def _turns(rollout: Rollout, path: int) -> list[Turn]:
-    nodes = rollout.paths.nodes[path, : rollout.paths.length[path]]
-    turns = [rollout.tree.payload[node] for node in nodes]
-    return [turn for turn in turns if isinstance(turn, Turn)]
+def _prompt_tokens(rollout: Rollout, root: int, turns: Sequence[Turn]) -> int:
+    prompt = rollout.tree.payload[root]
+    assert isinstance(prompt, Prompt)
+    lengths = [len(prompt.head_ids) + len(prompt.tail_ids), *(len(turn.history_ids) for turn in turns[:-1])]
+    return int(np.cumsum(lengths).sum())
+
+
+def _score(rollout: Rollout, node: int) -> float | None:
+    """Answer score of a node; None where it has none."""
+    score = float(rollout.tree.score[node])
+    return None if np.isnan(score) else score

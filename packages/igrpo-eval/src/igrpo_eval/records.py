@@ -50,10 +50,22 @@ class Record:
     turns: int
     searches: int
     """Searches that were carried out: one in the last allowed turn is not."""
+    tool_calls_official: int
+    """Tool calls as the official code counts them: every turn that does not end the episode, whatever it holds."""
     invalid_turns: int
     """Turns without exactly one clear action."""
+    truncated_turns: int
+    """Turns whose response was cut by `agent.max_response_tokens`."""
+    prompt_tokens: int
+    """Tokens of the contexts that the turns were sampled in, a whole context a turn."""
     response_tokens: int
     """Tokens that the policy sampled, all turns together."""
+    root_score: float | None
+    """s(h_0; a), the answer score before the first turn, in [0, 1]; None when scores were not asked for."""
+    scores: tuple[float | None, ...]
+    """s after each turn, in [0, 1]; None for a turn that ends the episode or was not scored."""
+    answer_seen: tuple[bool, ...]
+    """Whether an accepted answer stands in the documents of this turn or an earlier one (`igrpo_eval.evidence`)."""
     transcript: tuple[Mapping[str, Any], ...]
     """The turns as `igrpo_train.search.session.turn_record` writes them: text, action, observation and so on."""
     seconds: float = field(compare=False)
@@ -74,10 +86,11 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     if not isinstance(row, Mapping) or set(row) != set(_FIELDS):
         given = sorted(row) if isinstance(row, Mapping) else row
         raise ValueError(f"a record must have the fields {', '.join(_FIELDS)}, got {given}")
-    return Record(**{**row, "golds": tuple(row["golds"]), "transcript": tuple(row["transcript"])})
+    return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
+_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 
 
 def read_records(path: Path) -> list[Record]:

@@ -38,6 +38,8 @@ class Evaluation:
     """Sampling temperature, 0 is greedy; validation.temperature by default."""
     samples: int = 1
     """Episodes a question."""
+    scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Also record the answer score of every state, as training computes it; costs a forward pass a turn."""
     batch_questions: int = 64
     """Questions that are answered together; lower it when memory runs out, it changes nothing else."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
