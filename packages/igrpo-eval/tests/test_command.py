@@ -132,7 +132,7 @@ def test_the_command_must_be_known(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["runn"])
     assert stopped.value.code == 2
-    assert "command must be run, got 'runn'" in capsys.readouterr().err
+    assert "command must be one of run, got 'runn': did you mean run?" in capsys.readouterr().err
     main(["--help"])
     assert "igrpo-eval run" in capsys.readouterr().out
 
@@ -163,3 +163,12 @@ def test_batch_size_does_not_change_the_records_of_the_shipped_policy(temperatur
     assert single == whole
     assert three == whole
     assert sum(record.searches for record in whole) > 0
+
+
+def test_scores_are_recorded_when_asked_for_and_change_nothing_else(command):
+    import dataclasses
+
+    plain, scored = _records(command(out="plain")), _records(command("--scores", out="scored"))
+    assert [dataclasses.replace(r, root_score=None, scores=(None,) * r.turns) for r in scored] == plain
+    assert all(0 < record.root_score < 1 for record in scored)
+    assert all(score is not None for record in scored for score in record.scores[:-1])

@@ -1,30 +1,16 @@
-"""command: `igrpo-eval run RECIPE.toml --out FOLDER [--key value ...]` -> records, a summary and a table.
+"""command: `igrpo-eval COMMAND ...` -> what that command does.
 
 Source: ours.
 """
 
-import json
+import difflib
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
 
-from igrpo_eval.metrics import summarise
-from igrpo_eval.records import RECORDS, Record, check_questions, open_folder
-from igrpo_eval.report import report_json, summary_table
-from igrpo_eval.selection import limit_questions
-from igrpo_eval.settings import USAGE, Evaluation, load_evaluation, record_settings
-from igrpo_train.data import load_questions
 from igrpo_train.errors import run_command
-from igrpo_train.interrupt import Interrupt
-from igrpo_train.progress import Progress
-from igrpo_train.question import Question
-from igrpo_train.tracking import JsonLines, Phases, write_text
-
-SUMMARY: Final = "summary.json"
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -35,75 +21,28 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _dispatch(words: Sequence[str]) -> None:
     if words and words[0] in ("-h", "--help"):
-        Console().print(f"usage: {USAGE}\nigrpo-eval run --help lists the keys.", markup=False, highlight=False)
+        usage = "\n".join(f"  {line}" for line, _ in _COMMANDS.values())
+        Console().print(f"usage:\n{usage}\nigrpo-eval COMMAND --help lists the flags.", markup=False, highlight=False)
         return
-    if not words or words[0] != "run":
+    if not words or words[0] not in _COMMANDS:
         given = repr(words[0]) if words else "nothing"
-        raise ValueError(f"command must be run, got {given}: {USAGE}")
-    run(load_evaluation(words[1:]))
+        near = difflib.get_close_matches(words[0], _COMMANDS, n=1) if words else []
+        remedy = f"did you mean {near[0]}?" if near else "igrpo-eval --help says what each does"
+        raise ValueError(f"command must be one of {', '.join(_COMMANDS)}, got {given}: {remedy}")
+    _COMMANDS[words[0]][1](words[1:])
 
 
-def run(evaluation: Evaluation) -> None:
-    """Evaluate what is not yet recorded, then write and show the summary of all chosen questions.
+def _run(args: Sequence[str]) -> None:
+    from igrpo_eval.run import run
+    from igrpo_eval.settings import load_evaluation
 
-    Raises:
-        ValueError, FileNotFoundError, DiskError: see `open_folder`, `load_questions` and `load_agent`.
-        KeyboardInterrupt: the user stopped it; finished batches are recorded.
-    """
-    recipe, folder = evaluation.recipe, evaluation.folder
-    questions = limit_questions(load_questions(recipe.data.validation, recipe.data.hops), evaluation.limit)
-    settings = record_settings(evaluation)
-    records = open_folder(folder, settings, samples=evaluation.samples, resume=evaluation.resume)
-    check_questions(records, questions, folder)
-    done = {record.id for record in records}
-    remaining = [question for question in questions if question.id not in done]
-    phases = Phases()
-    if remaining:
-        records += _evaluate(evaluation, remaining, len(questions), phases)
-    chosen = {question.id for question in questions}
-    summaries = summarise([record for record in records if record.id in chosen])
-    report = report_json(summaries, settings, phases.take())
-    write_text(folder / SUMMARY, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    # Elsewhere rich takes 80 columns, which cut the table.
-    Console(width=None if sys.stdout.isatty() else 120).print(summary_table(summaries))
+    run(load_evaluation(args))
 
 
-def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, phases: Phases) -> list[Record]:
-    """Evaluate and record the questions that are left of `total`."""
-    # Late: torch and transformers take seconds to import, and a wrong flag is answered before.
-    from igrpo_eval.agent import load_agent
-    from igrpo_eval.evaluate import evaluate
-
-    agent = load_agent(evaluation.recipe)
-    fresh: list[Record] = []
-    message = "finishing this batch; --resume goes on after it, interrupt again to stop at once"
-    with (
-        closing(JsonLines(evaluation.folder / RECORDS)) as file,
-        Progress(total, done=total - len(questions), unit="question") as progress,
-        Interrupt(message) as interrupt,
-    ):
-
-        def keep(batch: Sequence[Record]) -> None:
-            for record in batch:
-                file.append(asdict(record))
-            fresh.extend(batch)
-            left = len(questions) - len(fresh) // evaluation.samples
-            progress.update(total - left, {"exact match": sum(r.exact_match for r in fresh) / len(fresh)})
-            if interrupt.requested and left:
-                raise KeyboardInterrupt
-
-        return evaluate(
-            agent,
-            questions,
-            turn_limit=evaluation.recipe.agent.max_turns,
-            temperature=evaluation.sampling_temperature,
-            seed=evaluation.recipe.seed,
-            samples=evaluation.samples,
-            scores=evaluation.scores,
-            batch_questions=evaluation.batch_questions,
-            phases=phases,
-            on_progress=keep,
-        )
+_COMMANDS: Final[dict[str, tuple[str, Callable[[Sequence[str]], None]]]] = {
+    "run": ("igrpo-eval run RECIPE.toml [MORE.toml ...] --out FOLDER [--key value ...]", _run),
+}
+"""One line of usage each, and what answers the words after the command's name; imports are late."""
 
 
 if __name__ == "__main__":

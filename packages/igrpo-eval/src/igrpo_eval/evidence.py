@@ -1,6 +1,6 @@
 """evidence: observations and accepted answers -> when an answer was to be read.
 
-An answer stands in a text when its words, normalised as exact match normalises them, occur there side by side and whole.
+An answer stands in a text when its words, normalised as exact match does, occur there side by side and whole.
 Source: [squad] for normalisation; the rest is ours.
 """
 

@@ -9,9 +9,8 @@ Example:
     (9, 2, 0.0)
 """
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -74,39 +73,3 @@ def load_evaluation(args: Sequence[str]) -> Evaluation:
         SystemExit: an unknown key or a wrong value (code 2, explained on standard error), or `--help` (code 0).
     """
     return load_settings(Evaluation, args, program=PROGRAM, usage=USAGE)
-
-
-def record_settings(evaluation: Evaluation) -> dict[str, object]:
-    """Everything that a question's record depends on beside the question, flat: records mix only where this agrees.
-
-    Which questions are asked (`data.hops`, `limit`), on what device and how many together is left out.
-
-    Example:
-        >>> record_settings(load_evaluation(["--out", "a", "--seed", "3"]))["seed"]
-        3
-    """
-    recipe = evaluation.recipe
-    groups = {"agent": asdict(recipe.agent), "retrieval": asdict(recipe.retrieval)}
-    return {
-        "model.path": recipe.model.path,
-        "model.dtype": recipe.model.dtype,
-        "model.weights": _fingerprint(Path(recipe.model.path).expanduser()),
-        "data.validation": recipe.data.validation,
-        "data.corpus": recipe.data.corpus,
-        **{f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()},
-        "seed": recipe.seed,
-        "temperature": evaluation.sampling_temperature,
-        "samples": evaluation.samples,
-    }
-
-
-def _fingerprint(folder: Path) -> str | None:
-    """Hash of a local model's weights, since training may write another model to the same path; None elsewhere."""
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    if not files:
-        return None
-    digests = []
-    for path in files:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "blake2b").digest())
-    return hashlib.blake2b(b"".join(digests), digest_size=8).hexdigest()
