@@ -141,3 +141,50 @@ def make_record():
         return Record(**{**defaults, **fields})
 
     return build
+
+
+@pytest.fixture(scope="session")
+def agent_flags():
+    """The protocol of the miniature policy."""
+    return (
+        "--agent.template=question {question} . {history}",
+        "--agent.max_prompt_tokens=192",
+        "--agent.max_response_tokens=12",
+        "--agent.document={text} ",
+        "--agent.observation_open=<information> ",
+        "--agent.observation_close=</information>",
+        "--agent.no_documents=none ",
+    )
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A saved miniature model that has learnt nothing."""
+    from igrpo_train.miniature.build import build_model
+    from igrpo_train.miniature.tokenizer import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = build_tokenizer()
+    build_model(len(tokenizer), seed=0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run_flags(agent_flags, model_folder):
+    """Everything that an evaluation of that model needs but a folder."""
+    data = ("--data.validation=miniature:leak/test", "--data.corpus=miniature:leak/test", "--retrieval.kind=miniature")
+    model = (f"--model.path={model_folder}", "--model.dtype=float32", "--model.device=cpu")
+    return (*data, *model, *agent_flags, "--temperature=1")
+
+
+@pytest.fixture
+def command(run_flags, tmp_path):
+    """Run the command in process on a few test questions; returns its folder."""
+    from igrpo_eval.__main__ import main
+
+    def run(*flags, out="out", limit=6):
+        main(["run", *run_flags, f"--out={tmp_path / out}", f"--limit={limit}", *flags])
+        return tmp_path / out
+
+    return run

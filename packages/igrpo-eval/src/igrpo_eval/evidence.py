@@ -21,7 +21,7 @@ def answer_seen(turns: Sequence[Turn], golds: Sequence[str], agent: Agent) -> tu
         golds: accepted answers; one that normalises to nothing ("The") is never seen.
         agent: knows the tags.
     """
-    sought = checkable(golds)
+    sought = _words(golds)
     seen: list[bool] = []
     for turn in turns:
         text = turn.observation.removeprefix(agent.observation_open).removesuffix(agent.observation_close)
@@ -31,11 +31,16 @@ def answer_seen(turns: Sequence[Turn], golds: Sequence[str], agent: Agent) -> tu
     return tuple(seen)
 
 
-def checkable(golds: Sequence[str]) -> tuple[str, ...]:
-    """The accepted answers that a text can hold, normalised.
+def can_be_seen(golds: Sequence[str]) -> bool:
+    """Whether finding an accepted answer says something: not for yes and no, nor for answers without words.
 
     Example:
-        >>> checkable(["The", "The Hague"])
-        ('hague',)
+        >>> can_be_seen(["The Hague"]), can_be_seen(["yes"]), can_be_seen(["The"])
+        (True, False, False)
     """
+    return not set(_words(golds)) <= {"yes", "no"}
+
+
+def _words(golds: Sequence[str]) -> tuple[str, ...]:
+    """The accepted answers, normalised, that hold any word."""
     return tuple(filter(None, map(normalise_answer, golds)))

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from igrpo_eval.benchmarks import BENCHMARKS
 from igrpo_eval.settings import Evaluation
 from igrpo_train.config import FREE_ON_RESUME, Agent, Recipe
 from igrpo_train.question import read_passages
@@ -50,7 +51,8 @@ def record_settings(evaluation: Evaluation) -> dict[str, object]:
         "model.dtype": recipe.model.dtype,
         "model.weights": _weights_hash(Path(recipe.model.path).expanduser()),
         "step": training_step(recipe.model.path),
-        "data.validation": recipe.data.validation,
+        "data.validation": None if evaluation.benchmarks else recipe.data.validation,
+        "benchmark": [_with_split(name) for name in evaluation.benchmarks],
         "data.corpus": recipe.data.corpus,
         **{name: value for name, value in named.items() if not name.startswith(FREE_ON_RESUME)},
         "prompt.hash": prompt_hash(recipe.agent),
@@ -61,6 +63,10 @@ def record_settings(evaluation: Evaluation) -> dict[str, object]:
         "scores": evaluation.scores,
         **(scoring if evaluation.scores else {}),
     }
+
+
+def _with_split(name: str) -> str:
+    return f"{name}/{BENCHMARKS[name].split}" if name in BENCHMARKS else name
 
 
 def training_step(path: str) -> int | None:

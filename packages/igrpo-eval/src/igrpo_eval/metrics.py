@@ -3,13 +3,16 @@
 Source: ours; exact match and F1 are those of `igrpo_train.rewards`, already in the records.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
+from igrpo_eval.evidence import can_be_seen
 from igrpo_eval.intervals import RESAMPLES, Estimate, bootstrap_interval
+from igrpo_eval.passk import pass_at_k
 from igrpo_eval.records import Record
 
 
@@ -18,7 +21,7 @@ class Summary:
     """What a group of records says; means are over records, shares in [0, 1]."""
 
     group: str
-    """`all`, `hops=2` or `source=nq`."""
+    """`all`, `hops=2`, `source=nq`, or an average over sets."""
     num_questions: int
     num_records: int
     """Questions times samples."""
@@ -28,40 +31,64 @@ class Summary:
     turns: float
     searches: float
     """Searches carried out."""
+    tool_calls_official: float
+    """Tool calls as the official code counts them."""
+    prompt_tokens: float
     response_tokens: float
+    answer_seen_share: float | None
+    """Records in whose documents an accepted answer stood; of questions for which that says something, None if none."""
     answered_share: float
     invalid_share: float
     """Invalid turns over all turns."""
+    truncated_share: float
+    """Turns whose response was cut, over all turns."""
+    pass_at: Mapping[int, Estimate] = field(default_factory=dict)
+    """pass@k by k, where it was asked for."""
 
 
-def summarise(records: Sequence[Record], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Summary]:
+def summarise(
+    records: Sequence[Record], *, seed: int = 0, resamples: int = RESAMPLES, pass_k: Sequence[int] = ()
+) -> list[Summary]:
     """Summaries of all records, then by hops and by source where more than one occurs.
 
     Args:
         records: at least one.
         seed: of the intervals.
         resamples: of the intervals.
+        pass_k: numbers of samples to report pass@k for.
 
     Raises:
-        ValueError: there is no record.
+        ValueError: there is no record, or fewer samples than a k.
     """
     groups = {"all": list(records)}
     for name in ("hops", "source"):
         values = sorted({getattr(record, name) for record in records})
         if len(values) > 1:
             groups |= {f"{name}={value}": [r for r in records if getattr(r, name) == value] for value in values}
-    return [_summary(group, members, seed, resamples) for group, members in groups.items()]
+    return [summarise_group(group, members, seed, resamples, pass_k) for group, members in groups.items()]
 
 
 def summary_to_dict(summary: Summary) -> dict[str, Any]:
     """JSON form of a summary; an estimate becomes an object with mean, low and high."""
     values = asdict(summary)
-    return {name: value._asdict() if isinstance(value, Estimate) else value for name, value in values.items()}
+    pass_at = {str(k): estimate._asdict() for k, estimate in summary.pass_at.items()}
+    return {name: value._asdict() if isinstance(value, Estimate) else value for name, value in values.items()} | {
+        "pass_at": pass_at
+    }
 
 
-def _summary(group: str, records: Sequence[Record], seed: int, resamples: int) -> Summary:
+def number_questions(records: Sequence[Record]) -> Int[np.ndarray, " n"]:
+    """A number for each record that is the same for the records of one question, in order of appearance."""
     number = {id_: place for place, id_ in enumerate(dict.fromkeys(record.id for record in records))}
-    question = np.array([number[record.id] for record in records], dtype=np.int64)
+    return np.array([number[record.id] for record in records], dtype=np.int64)
+
+
+def summarise_group(
+    group: str, records: Sequence[Record], seed: int = 0, resamples: int = RESAMPLES, pass_k: Sequence[int] = ()
+) -> Summary:
+    """The summary of some records, under a name; see `summarise`."""
+    question = number_questions(records)
+    turns = sum(record.turns for record in records)
 
     def mean(name: str) -> float:
         return float(np.mean([getattr(record, name) for record in records]))
@@ -70,15 +97,32 @@ def _summary(group: str, records: Sequence[Record], seed: int, resamples: int) -
         values = np.array([getattr(record, name) for record in records], dtype=np.float64)
         return bootstrap_interval(values, question, seed=seed, resamples=resamples)
 
+    exact_match = estimate("exact_match")
+    samples = np.bincount(question)
+    right = np.bincount(question, [record.exact_match for record in records]).astype(np.int64)
+    place = np.arange(len(samples))
+    pass_at = {
+        k: bootstrap_interval(pass_at_k(samples, right, k), place, seed=seed, resamples=resamples) for k in pass_k
+    }
     return Summary(
         group=group,
-        num_questions=len(number),
+        num_questions=len(samples),
         num_records=len(records),
-        exact_match=estimate("exact_match"),
+        exact_match=exact_match,
         f1=estimate("f1"),
         turns=mean("turns"),
         searches=mean("searches"),
+        tool_calls_official=mean("tool_calls_official"),
+        prompt_tokens=mean("prompt_tokens"),
         response_tokens=mean("response_tokens"),
+        answer_seen_share=_seen_share(records),
         answered_share=mean("answered"),
-        invalid_share=sum(record.invalid_turns for record in records) / sum(record.turns for record in records),
+        invalid_share=sum(record.invalid_turns for record in records) / turns,
+        truncated_share=sum(record.truncated_turns for record in records) / turns,
+        pass_at=pass_at,
     )
+
+
+def _seen_share(records: Sequence[Record]) -> float | None:
+    told = [record.answer_seen[-1] for record in records if can_be_seen(record.golds)]
+    return float(np.mean(told)) if told else None

@@ -1,7 +1,8 @@
 """records: graded answers -> lines of a file that an evaluation can go on from.
 
 In: `Record`s as they come, and the settings that they depend on. Out: `records.jsonl` with one JSON object a
-question-sample, and `settings.json` beside it.
+question-sample, and `settings.json` beside it. Of several processes each writes a part, `records.part-K.jsonl`, until
+one of them merges the parts.
 A question counts as done when all of its samples are in the file; what a crash left half written is dropped and redone.
 Source: ours.
 """
@@ -131,18 +132,61 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
         FileNotFoundError: there are records without the settings that they depend on.
         DiskError: the folder cannot be written.
     """
-    path = folder / RECORDS
     kept: list[Record] = []
-    if path.exists():
+    if (folder / RECORDS).exists() or _parts(folder):
         if not resume:
             raise ValueError(
                 f"out must be a new folder, got {str(folder)!r}, which holds records: add --resume, or name another"
             )
         _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
-        kept = _keep_done(path, samples)
+        kept = settle_records(folder, samples)
     _make_folder(folder)
     write_text(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return kept
+
+
+def part_path(folder: Path, process: int, processes: int) -> Path:
+    """The file that a process writes to: the whole one where it is alone, else its own part.
+
+    Example:
+        >>> part_path(Path("out"), 1, 2).name, part_path(Path("out"), 0, 1).name
+        ('records.part-1.jsonl', 'records.jsonl')
+    """
+    return folder / (RECORDS if processes == 1 else f"records.part-{process}.jsonl")
+
+
+def settle_records(folder: Path, samples: int, order: Sequence[str] = ()) -> list[Record]:
+    """Merge the parts, however many there are, into one file that holds finished questions only.
+
+    Safe to repeat: parts go after the merged file is on the disk, and a record that is in both counts once.
+
+    Args:
+        folder: of the evaluation.
+        samples: records that a question has when it is done.
+        order: ids whose records come first, in this order and then by sample; others keep their place behind them.
+
+    Raises:
+        ValueError: a line is no record.
+    """
+    path, parts = folder / RECORDS, _parts(folder)
+    found: dict[tuple[str, int], Record] = {}
+    for file in (path, *parts):
+        for record in read_records(file) if file.exists() else ():
+            found.setdefault((record.id, record.sample), record)
+    have = Counter(id_ for id_, _ in found)
+    place = {id_: number for number, id_ in enumerate(order)}
+    kept = [record for record in found.values() if have[record.id] == samples]
+    kept.sort(key=lambda record: (place[record.id], record.sample) if record.id in place else (len(place), 0))
+    text = "".join(record_to_line(record) + "\n" for record in kept)
+    if not path.exists() or text.encode() != path.read_bytes():
+        write_text(path, text)
+    for part in parts:
+        part.unlink()
+    return kept
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("records.part-*.jsonl"))
 
 
 def check_questions(records: Sequence[Record], questions: Sequence[Question], folder: Path) -> None:
@@ -170,17 +214,6 @@ def _make_folder(folder: Path) -> None:
         raise DiskError(
             f"out must be a folder that can be written, got {str(folder)!r} ({error.strerror}): name another"
         ) from error
-
-
-def _keep_done(path: Path, samples: int) -> list[Record]:
-    """Records of finished questions; the file is rewritten when it holds anything else."""
-    records = read_records(path)
-    have = Counter(record.id for record in records)
-    kept = [record for record in records if have[record.id] == samples]
-    text = "".join(record_to_line(record) + "\n" for record in kept)
-    if text.encode() != path.read_bytes():
-        write_text(path, text)
-    return kept
 
 
 def _check_same(path: Path, settings: Mapping[str, object]) -> None:

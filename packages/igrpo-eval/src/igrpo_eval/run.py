@@ -4,24 +4,35 @@ Source: ours.
 """
 
 import json
-import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
+from igrpo_eval.benchmarks import load_benchmark
 from igrpo_eval.identity import corpus_hash, record_settings
 from igrpo_eval.metrics import summarise
-from igrpo_eval.records import RECORDS, Record, check_questions, open_folder
-from igrpo_eval.report import report_json, summary_table
+from igrpo_eval.processes import Processes, join_processes
+from igrpo_eval.records import (
+    RECORDS,
+    Record,
+    check_questions,
+    open_folder,
+    part_path,
+    read_records,
+    settle_records,
+)
+from igrpo_eval.report import behaviour_table, report_json, show_table, summary_table
 from igrpo_eval.selection import limit_questions
 from igrpo_eval.settings import Evaluation
 from igrpo_train.data import load_questions
 from igrpo_train.interrupt import Interrupt
 from igrpo_train.progress import Progress
-from igrpo_train.question import Question
+from igrpo_train.question import Question, select_hops
 from igrpo_train.tracking import JsonLines, Phases, write_text
 
 SUMMARY: Final = "summary.json"
@@ -30,53 +41,98 @@ SUMMARY: Final = "summary.json"
 def run(evaluation: Evaluation) -> None:
     """Evaluate what is not yet recorded, then write and show the summary of all chosen questions.
 
+    Of several processes each answers its share and records it apart; the main one merges, which gives the same records.
+
     Raises:
-        ValueError, FileNotFoundError, DiskError: see `open_folder`, `load_questions` and `load_agent`.
+        ValueError, FileNotFoundError, DiskError: see `open_folder`, `chosen_questions` and `load_agent`.
         KeyboardInterrupt: the user stopped it; finished batches are recorded.
     """
-    recipe, folder = evaluation.recipe, evaluation.folder
-    questions = limit_questions(load_questions(recipe.data.validation, recipe.data.hops), evaluation.limit)
-    settings = record_settings(evaluation) | {"corpus.hash": corpus_hash(recipe)}
-    records = open_folder(folder, settings, samples=evaluation.samples, resume=evaluation.resume)
-    check_questions(records, questions, folder)
-    done = {record.id for record in records}
+    folder, samples = evaluation.folder, evaluation.samples
+    questions = chosen_questions(evaluation)
+    group = join_processes(evaluation.recipe.model.device)
+    settings = _open(evaluation, questions) if group.is_main else {}
+    group.wait()
+    path = folder / RECORDS
+    done = {record.id for record in read_records(path)} if path.exists() else set()
     remaining = [question for question in questions if question.id not in done]
-    phases = Phases()
-    if remaining:
-        records += _evaluate(evaluation, remaining, len(questions), phases)
+    if remaining and group.is_main:
+        # It marks a finished evaluation.
+        (folder / SUMMARY).unlink(missing_ok=True)
+    phases, start = Phases(), time.perf_counter()
+    if mine := group.share(remaining):
+        _evaluate(evaluation, mine, len(questions), group, phases)
+    group.wait()
+    group.leave()
+    if not group.is_main:
+        return
+    records = settle_records(folder, samples, [question.id for question in questions])
     chosen = {question.id for question in questions}
-    summaries = summarise([record for record in records if record.id in chosen])
-    report = report_json(summaries, settings, phases.take())
+    summaries = summarise([record for record in records if record.id in chosen], pass_k=evaluation.pass_k)
+    measured = phases.take()
+    if remaining:
+        measured |= {"processes": group.count, "questions_per_s": len(remaining) / (time.perf_counter() - start)}
+    report = report_json(summaries, settings, measured)
     write_text(folder / SUMMARY, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    # Elsewhere rich takes 80 columns, which cut the table.
-    Console(width=None if sys.stdout.isatty() else 120).print(summary_table(summaries))
+    show_table(summary_table(summaries), behaviour_table(summaries))
 
 
-def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, phases: Phases) -> list[Record]:
-    """Evaluate and record the questions that are left of `total`."""
+def chosen_questions(evaluation: Evaluation) -> list[Question]:
+    """The questions to ask, set by set, `limit` of each.
+
+    Raises:
+        ValueError, FileNotFoundError: see `load_benchmark` and `load_questions`.
+    """
+    recipe = evaluation.recipe
+    if not evaluation.benchmarks:
+        return limit_questions(load_questions(recipe.data.validation, recipe.data.hops), evaluation.limit)
+    folder = Path(evaluation.benchmark_folder).expanduser() if evaluation.benchmark_folder else None
+    questions: list[Question] = []
+    for name in evaluation.benchmarks:
+        kept = select_hops(load_benchmark(name, folder), recipe.data.hops, name)
+        questions += limit_questions(kept, evaluation.limit)
+    return questions
+
+
+def _open(evaluation: Evaluation, questions: Sequence[Question]) -> dict[str, object]:
+    """Make or reopen the folder; returns the settings that are written there."""
+    settings = record_settings(evaluation) | {"corpus.hash": corpus_hash(evaluation.recipe)}
+    records = open_folder(evaluation.folder, settings, samples=evaluation.samples, resume=evaluation.resume)
+    check_questions(records, questions, evaluation.folder)
+    return settings
+
+
+def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, group: Processes, phases: Phases) -> None:
+    """Evaluate and record this process's questions; `total` is that of the whole evaluation."""
     # Late: torch and transformers take seconds to import, and a wrong flag is answered before.
     from igrpo_eval.agent import load_agent
     from igrpo_eval.evaluate import evaluate
 
     agent = load_agent(evaluation.recipe)
-    fresh: list[Record] = []
     message = "finishing this batch; --resume goes on after it, interrupt again to stop at once"
+    unit = "question" if group.count == 1 else f"process {group.index + 1} of {group.count}, question"
+    hidden = None if group.is_main else Console(quiet=True)
+    before = total - len(questions) if group.count == 1 else 0
+    right = 0.0
+    recorded, start = 0, time.perf_counter()
     with (
-        closing(JsonLines(evaluation.folder / RECORDS)) as file,
-        Progress(total, done=total - len(questions), unit="question") as progress,
+        closing(JsonLines(part_path(evaluation.folder, group.index, group.count))) as file,
+        Progress(before + len(questions), done=before, unit=unit, console=hidden) as progress,
         Interrupt(message) as interrupt,
     ):
 
         def keep(batch: Sequence[Record]) -> None:
+            nonlocal right, recorded
             for record in batch:
                 file.append(asdict(record))
-            fresh.extend(batch)
-            left = len(questions) - len(fresh) // evaluation.samples
-            progress.update(total - left, {"exact match": sum(r.exact_match for r in fresh) / len(fresh)})
-            if interrupt.requested and left:
+            recorded += len(batch)
+            right += sum(record.exact_match for record in batch)
+            asked = recorded // evaluation.samples
+            speed = asked / (time.perf_counter() - start)
+            progress.update(before + asked, {"exact match": right / recorded, "questions/s": speed})
+            if interrupt.requested and asked < len(questions):
                 raise KeyboardInterrupt
 
-        return evaluate(
+        evaluate(
             agent,
             questions,
             turn_limit=evaluation.recipe.agent.max_turns,

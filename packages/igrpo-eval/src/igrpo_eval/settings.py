@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import tyro
 
+from igrpo_eval.benchmarks import parse_names
 from igrpo_train.checks import amount, check, check_fields, count
 from igrpo_train.config import Recipe
 from igrpo_train.recipes import load_settings
@@ -31,12 +32,18 @@ class Evaluation:
     recipe: Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
     out: str
     """Folder of the evaluation: records, settings, summary."""
+    benchmark: str = ""
+    """Sets to ask, such as nq,hotpotqa or all (seven) or miniature:leak; data.validation by default."""
+    benchmark_folder: str = ""
+    """Folder with nq.jsonl and so on, or the merged test.parquet; the hub's files by default."""
     limit: int | None = None
-    """Evaluate so many questions of data.validation, always the same ones; all of them by default."""
+    """Evaluate so many questions of each set, always the same ones; all of them by default."""
     temperature: float | None = None
     """Sampling temperature, 0 is greedy; validation.temperature by default."""
     samples: int = 1
     """Episodes a question."""
+    pass_k: tuple[int, ...] = ()
+    """Also report pass@k: the chance that one of k samples is right; each k at most samples."""
     scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Also record the answer score of every state, as training computes it; costs a forward pass a turn."""
     batch_questions: int = 64
@@ -52,11 +59,22 @@ class Evaluation:
         check("temperature", temperature, amount(temperature), "finite and at least 0")
         remedy = "greedy samples are all alike; set temperature above 0"
         check("samples", self.samples, self.samples == 1 or temperature > 0, "1 at temperature 0", remedy)
+        fits = all(1 <= k <= self.samples for k in self.pass_k)
+        check("pass_k", self.pass_k, fits, f"between 1 and samples = {self.samples}", "raise samples")
+        needless = self.benchmark_folder and not self.benchmark
+        check("benchmark_folder", self.benchmark_folder, not needless, "given with benchmark", "add --benchmark all")
+        if self.benchmark:
+            parse_names(self.benchmark)
 
     @property
     def sampling_temperature(self) -> float:
         """The temperature that answers are sampled at."""
         return self.recipe.validation.temperature if self.temperature is None else self.temperature
+
+    @property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Names of the sets; none where data.validation is asked."""
+        return parse_names(self.benchmark) if self.benchmark else ()
 
     @property
     def folder(self) -> Path:
