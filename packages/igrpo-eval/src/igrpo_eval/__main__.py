@@ -39,8 +39,15 @@ def _run(args: Sequence[str]) -> None:
     run(load_evaluation(args))
 
 
+def _report(args: Sequence[str]) -> None:
+    from igrpo_eval.reporting import load_report, show_report
+
+    show_report(load_report(args))
+
+
 _COMMANDS: Final[dict[str, tuple[str, Callable[[Sequence[str]], None]]]] = {
     "run": ("igrpo-eval run RECIPE.toml [MORE.toml ...] --out FOLDER [--key value ...]", _run),
+    "report": ("igrpo-eval report FOLDER [FOLDER ...] [--force] [--json] [--pass_k K ...]", _report),
 }
 """One line of usage each, and what answers the words after the command's name; imports are late."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from igrpo_eval.averages import SetValues
 from igrpo_eval.evidence import can_be_seen
 from igrpo_eval.intervals import RESAMPLES, Estimate, bootstrap_interval
 from igrpo_eval.passk import pass_at_k
@@ -83,33 +84,42 @@ def number_questions(records: Sequence[Record]) -> Int[np.ndarray, " n"]:
     return np.array([number[record.id] for record in records], dtype=np.int64)
 
 
+def record_values(records: Sequence[Record], name: str) -> SetValues:
+    """A field of records, with their questions."""
+    values = np.array([getattr(record, name) for record in records], dtype=np.float64)
+    return SetValues(values, number_questions(records))
+
+
+def pass_values(records: Sequence[Record], k: int) -> SetValues:
+    """pass@k of the records' questions.
+
+    Raises:
+        ValueError: a question has fewer samples.
+    """
+    question = number_questions(records)
+    right = np.bincount(question, [record.exact_match for record in records]).astype(np.int64)
+    values = pass_at_k(np.bincount(question), right, k)
+    return SetValues(values, np.arange(len(values)))
+
+
 def summarise_group(
     group: str, records: Sequence[Record], seed: int = 0, resamples: int = RESAMPLES, pass_k: Sequence[int] = ()
 ) -> Summary:
     """The summary of some records, under a name; see `summarise`."""
-    question = number_questions(records)
     turns = sum(record.turns for record in records)
 
     def mean(name: str) -> float:
         return float(np.mean([getattr(record, name) for record in records]))
 
-    def estimate(name: str) -> Estimate:
-        values = np.array([getattr(record, name) for record in records], dtype=np.float64)
-        return bootstrap_interval(values, question, seed=seed, resamples=resamples)
+    def estimate(values: SetValues) -> Estimate:
+        return bootstrap_interval(values.values, values.question, seed=seed, resamples=resamples)
 
-    exact_match = estimate("exact_match")
-    samples = np.bincount(question)
-    right = np.bincount(question, [record.exact_match for record in records]).astype(np.int64)
-    place = np.arange(len(samples))
-    pass_at = {
-        k: bootstrap_interval(pass_at_k(samples, right, k), place, seed=seed, resamples=resamples) for k in pass_k
-    }
     return Summary(
         group=group,
-        num_questions=len(samples),
+        num_questions=len({record.id for record in records}),
         num_records=len(records),
-        exact_match=exact_match,
-        f1=estimate("f1"),
+        exact_match=estimate(record_values(records, "exact_match")),
+        f1=estimate(record_values(records, "f1")),
         turns=mean("turns"),
         searches=mean("searches"),
         tool_calls_official=mean("tool_calls_official"),
@@ -119,7 +129,7 @@ def summarise_group(
         answered_share=mean("answered"),
         invalid_share=sum(record.invalid_turns for record in records) / turns,
         truncated_share=sum(record.truncated_turns for record in records) / turns,
-        pass_at=pass_at,
+        pass_at={k: estimate(pass_values(records, k)) for k in pass_k},
     )
 
 

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from igrpo_eval.comparison import Comparison
 from igrpo_eval.intervals import Estimate
 from igrpo_eval.metrics import Summary, summary_to_dict
 
@@ -64,6 +65,28 @@ def behaviour_table(summaries: Sequence[Summary]) -> Table:
             "-" if seen is None else f"{100 * seen:.1f}",
             f"{100 * summary.invalid_share:.1f}",
             f"{100 * summary.truncated_share:.1f}",
+        )
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A table with a row a set and metric: the second run minus the first, in points, with its p-value."""
+    table = _table(
+        f"{comparison.second} minus {comparison.first}, in points, with 95% intervals; p: two-sided sign-flip test "
+        "over questions, exact where few of them differ, otherwise from drawn sign patterns"
+    )
+    for name in ("metric", "difference", "p", "method", "questions", "differ"):
+        table.add_column(name, justify="right", no_wrap=name != "difference")
+    for line in comparison.lines:
+        result = line.result
+        table.add_row(
+            Text(line.group),
+            {"exact_match": "exact match", "f1": "F1"}[line.metric],
+            percent(result.difference),
+            f"{result.p_value:.2g}",
+            result.method,
+            f"{result.num_questions:,}",
+            f"{result.num_differing:,}",
         )
     return table
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
 
 from igrpo_eval.benchmarks import load_benchmark
+from igrpo_eval.finished import SUMMARY
 from igrpo_eval.identity import corpus_hash, record_settings
 from igrpo_eval.metrics import summarise
 from igrpo_eval.processes import Processes, join_processes
@@ -34,8 +34,6 @@ from igrpo_train.interrupt import Interrupt
 from igrpo_train.progress import Progress
 from igrpo_train.question import Question, select_hops
 from igrpo_train.tracking import JsonLines, Phases, write_text
-
-SUMMARY: Final = "summary.json"
 
 
 def run(evaluation: Evaluation) -> None:
