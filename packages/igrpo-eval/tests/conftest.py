@@ -188,3 +188,85 @@ def command(run_flags, tmp_path):
         return tmp_path / out
 
     return run
+
+
+class PlayingSampler:
+    """An engine that plays a script: the next response of the question that its context asks; scores are a quarter."""
+
+    def __init__(self, tokenizer, script):
+        self.tokenizer = tokenizer
+        self.left = {question: list(responses) for question, responses in script.items()}
+
+    def prefill(self, base, rows, segments, tails):
+        stems = [()] * len(segments) if base is None else [base[row][0] for row in rows]
+        return [((*stem, *segment), tail) for stem, segment, tail in zip(stems, segments, tails, strict=True)]
+
+    def generate(self, prefix, rows, keys, *, temperature, max_tokens):
+        from igrpo_train.search.sampling import Completion
+
+        completions = []
+        for row in rows:
+            context = self.tokenizer.decode(sum(prefix[row], ()))
+            [question] = [question for question in self.left if question in context]
+            ids = self.tokenizer(self.left[question].pop(0), add_special_tokens=False)["input_ids"]
+            finish = "stop" if len(ids) <= max_tokens else "length"
+            completions.append(Completion(tuple(ids[:max_tokens]), (0.0,) * min(len(ids), max_tokens), finish))
+        return completions
+
+    def score(self, prefix, rows, continuations):
+        return [np.full(len(ids), np.log(0.25)) for ids in continuations]
+
+    def take_recomputed(self):
+        return 0
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer():
+    """A tokenizer that knows every text: a token is a byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=None)
+
+
+@pytest.fixture
+def play(byte_tokenizer):
+    """Evaluate a script of responses, `{question: [response, ...]}`, over BM25; returns its records."""
+    from igrpo_eval.evaluate import evaluate
+    from igrpo_train.config import Agent, Scoring
+    from igrpo_train.question import Passage, Question
+    from igrpo_train.search.prompting import Prompting
+    from igrpo_train.search.retrieval import BM25Retriever
+    from igrpo_train.search.scoring import AnswerScorer
+    from igrpo_train.search.world import SearchAgent
+
+    passages = [
+        Passage(id="p1", title="Ghent", text="Ghent lies where the river Lys meets the Scheldt."),
+        Passage(id="p2", title="Oslo", text="The capital of Norway. <answer>Oslo</answer> is written on its gate."),
+        Passage(id="p3", title="Norway", text="A kingdom with 5,550,000 people."),
+    ]
+
+    def run(script, golds, turn_limit=4, **settings):
+        agent = Agent(
+            template="{question}\n{history}",
+            chat=False,
+            max_prompt_tokens=900,
+            max_response_tokens=120,
+            max_observation_tokens=300,
+            top_k=2,
+        )
+        sampler = PlayingSampler(byte_tokenizer, script)
+        prompting = Prompting(byte_tokenizer, agent, Scoring(preamble="<answer>"))
+        scorer = AnswerScorer(sampler, prompting, Scoring(preamble="<answer>"))
+        questions = [
+            Question(id=f"q{place}", text=text, answers=answers, source="golden")
+            for place, (text, answers) in enumerate(golds.items())
+        ]
+        searching = SearchAgent(sampler, prompting, BM25Retriever(passages), scorer)
+        return evaluate(searching, questions, turn_limit=turn_limit, temperature=0.0, seed=0, **settings)
+
+    return run

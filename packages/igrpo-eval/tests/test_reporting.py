@@ -175,7 +175,8 @@ def test_damaged_folders_are_named(finished, capsys, tmp_path):
     for name, text in (("settings.json", "{"), ("summary.json", "[]"), ("summary.json", "{}")):
         before = (tmp_path / "a" / name).read_text()
         (tmp_path / "a" / name).write_text(text)
-        assert name in _refused(capsys, folder)
+        # A panel breaks long paths.
+        assert f"{name}must" in _refused(capsys, folder).replace(" ", "")
         (tmp_path / "a" / name).write_text(before)
 
 

@@ -14,7 +14,10 @@ from typing import Any, Final
 from igrpo_eval.records import RECORDS, SETTINGS, Record, read_records
 
 SUMMARY: Final = "summary.json"
-_REMEDY: Final = "write it again with igrpo-eval run and --resume"
+_REMEDIES: Final = {
+    SETTINGS: "restore it, or evaluate into a new folder",
+    SUMMARY: "remove it, and igrpo-eval run with --resume writes it again",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +56,7 @@ def read_finished(name: str) -> Finished:
     try:
         least = int(summary["groups"][0]["num_records"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / SUMMARY} must count its records, got {error!r}: {_REMEDY}") from error
+        raise ValueError(f"{folder / SUMMARY} must count its records, got {error!r}: {_REMEDIES[SUMMARY]}") from error
     if len(records) < least:
         raise ValueError(
             f"{folder / RECORDS} must hold the {least:,} records of {SUMMARY}, got {len(records):,}: the file was cut, "
@@ -66,7 +69,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} must be JSON, got {error}: {_REMEDY}") from error
+        raise ValueError(f"{path} must be JSON, got {error}: {_REMEDIES[path.name]}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object, got {str(value)[:60]!r}: {_REMEDY}")
+        raise ValueError(f"{path} must be a JSON object, got {str(value)[:60]!r}: {_REMEDIES[path.name]}")
     return value
