@@ -1,4 +1,4 @@
-"""Bad input to the command: one message with place and remedy, before a model loads; nothing half done looks finished."""
+"""Bad input to the command: one message with place and remedy, early; nothing half done looks finished."""
 
 import json
 
@@ -86,11 +86,11 @@ def test_a_question_that_does_not_fit_is_named_before_the_first_is_answered(comm
     assert "question 'far' must fit agent.max_prompt_tokens = 192" in shown
     assert "raise the limit or drop the question" in shown
     assert not (tmp_path / "out" / "summary.json").exists()
+    # Nothing was recorded, so the corrected command may use the same folder.
+    command()
 
 
-def test_a_run_that_is_extended_and_stopped_counts_as_unfinished_until_it_is_done(
-    command, monkeypatch, tmp_path, capsys
-):
+def test_a_run_that_is_extended_and_stopped_is_unfinished_until_it_is_done(command, monkeypatch, tmp_path, capsys):
     from igrpo_eval import evaluate
     from igrpo_eval.__main__ import main
 

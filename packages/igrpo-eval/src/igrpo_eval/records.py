@@ -133,7 +133,7 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
         DiskError: the folder cannot be written.
     """
     kept: list[Record] = []
-    if (folder / RECORDS).exists() or _parts(folder):
+    if any(path.stat().st_size for path in (folder / RECORDS, *_parts(folder)) if path.exists()):
         if not resume:
             raise ValueError(
                 f"out must be a new folder, got {str(folder)!r}, which holds records: add --resume, or name another"
