@@ -19,7 +19,17 @@ from igrpo_eval.paired import PairedDifference, paired_difference
 from igrpo_eval.records import Record
 from igrpo_train.settings import changes
 
-FREE: Final = ("model.path", "model.weights", "step", "seed", "samples", "scores", "scoring.", "data.")
+FREE: Final = (
+    "model.path",
+    "model.weights",
+    "step",
+    "seed",
+    "samples",
+    "scores",
+    "scoring.",
+    "data.",
+    "retrieval.batch",
+)
 """Settings, or what they start with, that compared runs may differ in; what is in the files of `data.` is checked."""
 METRICS: Final = ("exact_match", "f1")
 

@@ -49,6 +49,7 @@ def record_settings(evaluation: Evaluation) -> dict[str, object]:
     return {
         "model.path": recipe.model.path,
         "model.dtype": recipe.model.dtype,
+        "sampling.engine": recipe.sampling.engine,
         "model.weights": _weights_hash(Path(recipe.model.path).expanduser()),
         "step": training_step(recipe.model.path),
         "data.validation": None if evaluation.benchmarks else recipe.data.validation,

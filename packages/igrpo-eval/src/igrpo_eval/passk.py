@@ -1,4 +1,4 @@
-"""pass@k: right answers among the samples of each question -> the chance that k samples hold one.
+"""passk: right answers among the samples of each question -> the chance that k samples hold one.
 
 Source: [passk], the unbiased estimator 1 - C(n - c, k) / C(n, k).
 
