@@ -77,7 +77,13 @@ def test_settings_of_records_leave_out_what_only_chooses_questions_or_speed():
         "7",
     )
     assert record_settings(_load("--out", "y", *same)) == plain
-    for flag, value in (("--seed", "1"), ("--retrieval.b", "0.5"), ("--agent.top_k", "9"), ("--temperature", "1"), ("--sampling.engine", "vllm")):
+    for flag, value in (
+        ("--seed", "1"),
+        ("--retrieval.b", "0.5"),
+        ("--agent.top_k", "9"),
+        ("--temperature", "1"),
+        ("--sampling.engine", "vllm"),
+    ):
         assert record_settings(_load("--out", "x", flag, value)) != plain
 
 
