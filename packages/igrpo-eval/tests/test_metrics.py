@@ -52,7 +52,7 @@ def test_intervals_resample_the_samples_of_a_question_together(records):
 def test_no_record_is_an_error():
     from igrpo_eval.metrics import summarise
 
-    with pytest.raises(ValueError, match="records must hold at least one, got none"):
+    with pytest.raises(ValueError, match="values must hold at least one record"):
         summarise([])
 
 

@@ -20,7 +20,6 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    commands: dict[str, Callable[[Sequence[str]], None]] = {"run": _run, "report": _report}
     if words and words[0] in ("-h", "--help"):
         usage = "\n".join(f"  {line}" for line, _ in _COMMANDS.values())
         Console().print(f"usage:\n{usage}\nigrpo-eval COMMAND --help lists the flags.", markup=False, highlight=False)

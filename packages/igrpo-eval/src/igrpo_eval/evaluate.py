@@ -14,20 +14,16 @@ Source: ours.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import accumulate
-from operator import or_
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Int
 
 from igrpo_eval.evidence import answer_seen
 from igrpo_eval.records import Record
 from igrpo_theory.randomness import question_keys
 from igrpo_train.config import Agent
 from igrpo_train.question import Question
-from igrpo_train.rewards import f1, normalise_answer
+from igrpo_train.rewards import f1
 from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.agent import ActionKind
 from igrpo_train.search.session import Prompt, Turn, turn_record

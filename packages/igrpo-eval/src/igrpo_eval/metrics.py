@@ -39,8 +39,6 @@ class Summary:
     answer_seen_share: float | None
     """Records in whose documents an accepted answer stood; of questions for which that says something, None if none."""
     answered_share: float
-    retrieved_share: float
-    """Records in whose documents an accepted answer stood."""
     invalid_share: float
     """Invalid turns over all turns."""
     truncated_share: float
@@ -63,8 +61,6 @@ def summarise(
     Raises:
         ValueError: there is no record, or fewer samples than a k.
     """
-    if not records:
-        raise ValueError("records must hold at least one, got none: evaluate a question first")
     groups = {"all": list(records)}
     for name in ("hops", "source"):
         values = sorted({getattr(record, name) for record in records})
@@ -118,7 +114,6 @@ def summarise_group(
     def estimate(values: SetValues) -> Estimate:
         return bootstrap_interval(values.values, values.question, seed=seed, resamples=resamples)
 
-    num_turns = sum(record.turns for record in records)
     return Summary(
         group=group,
         num_questions=len({record.id for record in records}),

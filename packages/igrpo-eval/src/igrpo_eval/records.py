@@ -22,7 +22,6 @@ from igrpo_train.tracking import write_text
 
 RECORDS: Final = "records.jsonl"
 SETTINGS: Final = "settings.json"
-_PARTS: Final = "records.*.part.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +90,6 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
-_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
 _LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 

@@ -1,11 +1,11 @@
-"""report: summaries and comparisons -> tables for the terminal and JSON for everything else.
+"""report: summaries -> a table for the terminal and a JSON file for everything else.
 
 Source: ours.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -13,18 +13,13 @@ from rich.text import Text
 
 from igrpo_eval.comparison import Comparison
 from igrpo_eval.intervals import Estimate
-from igrpo_eval.metrics import Summary, macro_average, summary_to_dict
-from igrpo_eval.records import Record
+from igrpo_eval.metrics import Summary, summary_to_dict
 
 _BEHAVIOUR = ("turns", "search", "official", "prompt", "response", "answered", "seen", "invalid", "cut")
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
     """A table with a row a group; exact match, F1 and pass@k in percent with their 95% intervals.
-
-    Args:
-        summaries: as `summarise` orders them; the first is of all records.
-        records: of all summaries; where they come from several data sets, a row with their macro average is added.
 
     Example:
         >>> summary_table([]).columns[1].header
@@ -110,10 +105,7 @@ def show_table(*parts: RenderableType) -> None:
 
 
 def report_json(
-    summaries: Sequence[Summary],
-    settings: Mapping[str, object],
-    measured: Mapping[str, float],
-    records: Sequence[Record] = (),
+    summaries: Sequence[Summary], settings: Mapping[str, object], measured: Mapping[str, float]
 ) -> dict[str, Any]:
     """What `summary.json` holds.
 
@@ -121,13 +113,10 @@ def report_json(
         summaries: of the evaluated questions.
         settings: that the records depend on.
         measured: seconds and tokens of this session's phases; empty when nothing was left to do.
-        records: of all summaries; gives the macro average where they come from several data sets.
     """
-    macro = macro_row(records)
     return {
         "settings": dict(settings),
         "groups": [summary_to_dict(summary) for summary in summaries],
-        "macro_average": {name: value._asdict() for name, value in macro.items()} if macro else None,
         "measured": dict(measured),
     }
 

@@ -55,9 +55,6 @@ class Evaluation:
         check("out", self.out, bool(self.out.strip()), "a path", "evaluations/NAME is a good one")
         check("limit", self.limit, self.limit is None or self.limit >= 1, "at least 1", "leave it out for all")
         check_fields("", self, "samples batch_questions", count, "at least 1")
-        benchmark_names(self.benchmarks)
-        unused = not self.benchmark_folder or bool(self.benchmarks)
-        check("benchmark_folder", self.benchmark_folder, unused, "left out without benchmarks", "add --benchmarks all")
         temperature = self.sampling_temperature
         check("temperature", temperature, amount(temperature), "finite and at least 0")
         remedy = "greedy samples are all alike; set temperature above 0"
