@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory.growth import Proposal
 from igrpo_theory.randomness import random_bits
+from igrpo_theory.segments import blocks
 from igrpo_theory.tree import RolloutTree
 
 
@@ -275,12 +276,15 @@ class PolicyTreeWorld:
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
-        states, bits = _payloads(tree, parents), random_bits(keys)
-        children = self._first_child.take(states, mode="clip")
-        for ends in self._ends:
-            children += ends.take(states, mode="clip") <= bits
+        children = np.empty(len(parents), dtype=np.int64)
+        for block in blocks(len(parents)):
+            states, bits = _payloads(tree, parents[block]), random_bits(keys[block])
+            drawn = self._first_child.take(states, mode="clip")
+            for ends in self._ends:
+                drawn += ends.take(states, mode="clip") <= bits
+            children[block] = drawn
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
-        return Proposal(payloads, self.policy.answer[children])
+        return Proposal(payloads, self.policy.answer.take(children, mode="clip"))
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""
