@@ -54,7 +54,10 @@ def grow_once(policy: PolicyTree, num_nodes: int, scheme: Scheme, cap: int) -> f
     rule = GrowthRule(budget=num_nodes, cap=cap, gamma=GAMMA, scheme=scheme, criterion="score", turn_limit=TURNS)
     keys = question_keys(SEED, 0, np.arange(1), ["benchmark"])
     growth = grow(PolicyTreeWorld(policy), np.zeros(1, dtype=np.int64), keys, rule)
-    means = [np.log(np.exp(GAMMA * growth.tree.value[stage.nodes]).mean()) for stage in growth.stages]
+    # The mean weight of a stage from its first node, whose chance is its weight over the sum: particles, too, takes it
+    # from its softmax.
+    value = growth.tree.value
+    means = [GAMMA * value[nodes[0]] - np.log(shares[0] * len(nodes)) for _, nodes, shares, _, _ in growth.stages]
     return float(sum(means)) - log_partition(policy, GAMMA)
 
 

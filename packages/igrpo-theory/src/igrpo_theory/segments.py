@@ -37,7 +37,7 @@ LARGE = 4096
 """Elements of one group from which it is worth a step of its own, by means that are faster for many."""
 
 
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
 
 
 def blocks(num_elements: int) -> Iterator[slice]:

@@ -262,6 +262,8 @@ class PolicyTreeWorld:
         above = policy.parent[1:]
         self._first_child = np.searchsorted(above, np.arange(len(policy.parent))) + 1
         width = int(np.bincount(above).max())
+        # Small numbers are added up faster.
+        self._places = np.min_scalar_type(width)
         # Upper ends of the children's intervals; the last child's is infinite, so that rounding leaves no gap.
         table = np.full((width, len(policy.parent)), np.inf)
         table[children - self._first_child[above], above] = policy.probability[1:]
@@ -276,19 +278,23 @@ class PolicyTreeWorld:
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
-        children = np.empty(len(parents), dtype=np.int64)
+        children, answers = np.empty(len(parents), dtype=np.int64), np.empty(len(parents), dtype=bool)
         for block in blocks(len(parents)):
             states, bits = _payloads(tree, parents[block]), random_bits(keys[block])
-            drawn = self._first_child.take(states, mode="clip")
+            passed = np.zeros(len(states), dtype=self._places)
             for ends in self._ends:
-                drawn += ends.take(states, mode="clip") <= bits
-            children[block] = drawn
+                passed += ends.take(states, mode="clip") <= bits
+            drawn = np.add(self._first_child.take(states, mode="clip"), passed, out=children[block])
+            answers[block] = self.policy.answer.take(drawn, mode="clip")
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
-        return Proposal(payloads, self.policy.answer.take(children, mode="clip"))
+        return Proposal(payloads, answers)
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""
-        return self.policy.value[_payloads(tree, nodes)]
+        scores = np.empty(len(nodes))
+        for block in blocks(len(nodes)):
+            scores[block] = self.policy.value[_payloads(tree, nodes[block])]
+        return scores
 
 
 def states_of(tree: RolloutTree[int]) -> Int[np.ndarray, " N"]:
