@@ -37,7 +37,7 @@ LARGE = 4096
 """Elements of one group from which it is worth a step of its own, by means that are faster for many."""
 
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 
 
 def blocks(num_elements: int) -> Iterator[slice]:
@@ -46,8 +46,8 @@ def blocks(num_elements: int) -> Iterator[slice]:
     Source: ours.
 
     Example:
-        >>> list(blocks(20000))
-        [slice(0, 16384, None), slice(16384, 20000, None)]
+        >>> list(blocks(70000))
+        [slice(0, 65536, None), slice(65536, 70000, None)]
     """
     for start in range(0, num_elements, _BLOCK):
         yield slice(start, min(start + _BLOCK, num_elements))

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int8, Int32
 
-from igrpo_theory.segments import blocks, group_sizes, rank_within
+from igrpo_theory.segments import group_sizes, rank_within
 
 Payload = TypeVar("Payload")
 
@@ -185,19 +185,6 @@ class RolloutTree(Generic[Payload]):
         assert not self.status[parents].any(), "only active nodes have children"
         local = self.reserve(parents) if local is None else local
         nodes = np.arange(self.num_nodes, self.num_nodes + len(parents)) if self.num_questions > 1 else local
-        self._make_room(self.num_nodes + len(parents))
-        for block in blocks(len(parents)):
-            self._append(parents[block], payloads[block], terminal[block], turn_limit, local[block])
-        return nodes
-
-    def _append(
-        self,
-        parents: Int[np.ndarray, " n"],
-        payloads: Sequence[Payload] | np.ndarray,
-        terminal: Bool[np.ndarray, " n"],
-        turn_limit: int,
-        local: Int[np.ndarray, " n"],
-    ) -> None:
         depth = self.depth[parents] + 1
         question = self.questions_of(parents)
         # Products instead of choices, which are slow where they are hard to foretell.
@@ -205,6 +192,7 @@ class RolloutTree(Generic[Payload]):
         status = at_limit * ~terminal + terminal * np.int8(NodeStatus.TERMINAL)
         self._fill(payloads=payloads, parent=parents, depth=depth, question=question, local=local, status=status)
         self._sizes += group_sizes(question, self.num_questions)
+        return nodes
 
     def set_scores(self, nodes: Nodes, scores: Float[np.ndarray, " n"]) -> None:
         """Assign s(h); once a node."""

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 from igrpo_theory.growth import Proposal
 from igrpo_theory.randomness import random_bits
-from igrpo_theory.segments import blocks
 from igrpo_theory.tree import RolloutTree
 
 
@@ -278,23 +277,18 @@ class PolicyTreeWorld:
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
-        children, answers = np.empty(len(parents), dtype=np.int64), np.empty(len(parents), dtype=bool)
-        for block in blocks(len(parents)):
-            states, bits = _payloads(tree, parents[block]), random_bits(keys[block])
-            passed = np.zeros(len(states), dtype=self._places)
-            for ends in self._ends:
-                passed += ends.take(states, mode="clip") <= bits
-            drawn = np.add(self._first_child.take(states, mode="clip"), passed, out=children[block])
-            answers[block] = self.policy.answer.take(drawn, mode="clip")
+        states, bits = _payloads(tree, parents), random_bits(keys)
+        passed = np.zeros(len(states), dtype=self._places)
+        for ends in self._ends:
+            passed += ends.take(states, mode="clip") <= bits
+        children = self._first_child.take(states, mode="clip")
+        children += passed
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
-        return Proposal(payloads, answers)
+        return Proposal(payloads, self.policy.answer.take(children, mode="clip"))
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""
-        scores = np.empty(len(nodes))
-        for block in blocks(len(nodes)):
-            scores[block] = self.policy.value[_payloads(tree, nodes[block])]
-        return scores
+        return self.policy.value[_payloads(tree, nodes)]
 
 
 def states_of(tree: RolloutTree[int]) -> Int[np.ndarray, " N"]:
