@@ -11,7 +11,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, UInt64
 
 from igrpo_theory.randomness import generator, uniforms
-from igrpo_theory.segments import LARGE, blocks, group_bounds, group_sizes, members, order_within, rank_within, running_sum
+from igrpo_theory.segments import (
+    LARGE,
+    blocks,
+    group_bounds,
+    group_sizes,
+    members,
+    order_within,
+    rank_within,
+    running_sum,
+)
 
 _MANY_DRAWS = 64
 """Draws a question above which questions are counted one by one; below, all at once."""
@@ -191,9 +200,9 @@ def _poisson(probabilities: Float[np.ndarray, " A"], scale: float, rng: np.rando
 def _inverted(
     mean: Float[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[Int8[np.ndarray, " n"], Int[np.ndarray, " m"], Float[np.ndarray, "4 m"]]:
-    """How many of the first four values of the Poisson CDF are below a uniform, which got past three of them, and theirs.
+    """How many of the first three values of the Poisson CDF are below a uniform, and where the fourth is, too.
 
-    The last array holds the uniform, the chance of 3, that of at most 3, and the mean.
+    The last array says how to count on there: the uniform, the chances of 3 and of at most 3, and the mean.
     """
     draws, term, counts = rng.random(len(mean)), np.exp(-mean), np.zeros(len(mean), dtype=np.int8)
     below = term.copy()
@@ -207,7 +216,7 @@ def _inverted(
 
 
 def _invert_rest(counts: Int[np.ndarray, " A"], nodes: Int[np.ndarray, " m"], rest: Float[np.ndarray, "4 m"]) -> None:
-    """Count on, few as they are, those of 4 or more; 64 is out of reach for means up to _INVERTED."""
+    """Count on where the number is 4 or more, which are few; 64 is out of reach for means up to _INVERTED."""
     for number in range(4, 65):
         if len(nodes) == 0:
             break

@@ -38,6 +38,7 @@ LARGE = 4096
 
 
 _BLOCK = 1 << 16
+"""Elements worked on at once: what a step leaves is in the cache for the next, and calls are few."""
 
 
 def blocks(num_elements: int) -> Iterator[slice]:
