@@ -39,7 +39,7 @@ from igrpo_theory import (
 )
 from igrpo_theory.expansion import Scheme
 from igrpo_theory.randomness import spaced_keys
-from igrpo_theory.segments import blocks
+from igrpo_theory.segments import blocks, repeat_rising
 
 TURNS, GAMMA, SEED = 4, 1.0, 3
 TARGETS = {"multinomial": 0.8, "systematic": 1.3, "loop": 50.0, "memory_gib": 1.0}
@@ -240,7 +240,7 @@ def profile(num_nodes: int, rounds: int) -> str:
         ),
         ("multinomial draw", lambda: draw("capped"), lambda: resampling.multinomial(stage.probabilities, num_nodes)),
         ("systematic draw", lambda: draw("systematic"), lambda: resampling.systematic(stage.probabilities, num_nodes)),
-        ("counts to parents", lambda: np.repeat(nodes, stage.counts), None),
+        ("counts to parents", lambda: repeat_rising(nodes, stage.counts), None),
         ("tree", append, None),
         (f"first touch of {node_bytes} bytes a node", lambda: np.empty(node_bytes * num_nodes, np.uint8).fill(1), None),
     ]

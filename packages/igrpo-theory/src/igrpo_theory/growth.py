@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
 from igrpo_theory.randomness import Stream, fold, spaced_keys
-from igrpo_theory.segments import LARGE, blocks, group_counts, group_sizes
+from igrpo_theory.segments import LARGE, blocks, group_counts, group_sizes, repeat_rising
 from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
 
@@ -240,7 +240,7 @@ def _propose(
 ) -> Int[np.ndarray, " m"]:
     """So many children of each node, each with its own random stream; returns them."""
     num_children = group_counts(counts, tree.questions_of(nodes), tree.num_questions)
-    parents, streams = np.repeat(nodes, counts), fold(keys, Stream.PROPOSAL)
+    parents, streams = repeat_rising(nodes, counts), fold(keys, Stream.PROPOSAL)
     first = tree.num_nodes
     for block in blocks(len(parents)):
         above = parents[block]

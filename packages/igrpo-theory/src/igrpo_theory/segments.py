@@ -54,6 +54,30 @@ def blocks(num_elements: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, num_elements))
 
 
+def repeat_rising(numbers: Int[np.ndarray, " A"], counts: Int[np.ndarray, " A"]) -> Int[np.ndarray, " n"]:
+    """`np.repeat` of numbers that rise from 0 or more, faster where they are many.
+
+    A number goes to where its copies start, where the last to come stays, and the largest so far fills the gaps: unlike
+    a loop over the copies, that leaves no branch to foretell.
+
+    Source: ours.
+
+    Example:
+        >>> repeat_rising(np.array([3, 4, 9]), np.array([2, 0, 1])).tolist()
+        [3, 3, 9]
+    """
+    if len(numbers) < LARGE:
+        return np.repeat(numbers, counts)
+    repeated, start = np.empty(counts.sum(), dtype=numbers.dtype), 0
+    for block in blocks(len(numbers)):
+        ends = np.cumsum(counts[block])
+        first = np.zeros(ends[-1] + 1, dtype=numbers.dtype)
+        first[ends - counts[block]] = numbers[block]
+        np.maximum.accumulate(first[:-1], out=repeated[start : start + ends[-1]])
+        start += ends[-1]
+    return repeated
+
+
 class RunningSum(NamedTuple):
     """Sums along each group."""
 
