@@ -39,6 +39,7 @@ from igrpo_theory import (
 )
 from igrpo_theory.expansion import Scheme
 from igrpo_theory.randomness import spaced_keys
+from igrpo_theory.segments import blocks, repeat_rising
 
 TURNS, GAMMA, SEED = 4, 1.0, 3
 TARGETS = {"multinomial": 0.8, "systematic": 1.3, "loop": 50.0, "memory_gib": 1.0}
@@ -54,7 +55,10 @@ def grow_once(policy: PolicyTree, num_nodes: int, scheme: Scheme, cap: int) -> f
     rule = GrowthRule(budget=num_nodes, cap=cap, gamma=GAMMA, scheme=scheme, criterion="score", turn_limit=TURNS)
     keys = question_keys(SEED, 0, np.arange(1), ["benchmark"])
     growth = grow(PolicyTreeWorld(policy), np.zeros(1, dtype=np.int64), keys, rule)
-    means = [np.log(np.exp(GAMMA * growth.tree.value[stage.nodes]).mean()) for stage in growth.stages]
+    # The mean weight of a stage from its first node, whose chance is its weight over the sum: particles, too, takes it
+    # from its softmax.
+    value = growth.tree.value
+    means = [GAMMA * value[nodes[0]] - np.log(shares[0] * len(nodes)) for _, nodes, shares, _, _ in growth.stages]
     return float(sum(means)) - log_partition(policy, GAMMA)
 
 
@@ -201,23 +205,34 @@ def profile(num_nodes: int, rounds: int) -> str:
     values, states, filter_model = tree.value[nodes], np.asarray(tree.payload)[nodes], particle_filter(policy)
     parents, local = np.repeat(nodes, stage.counts), np.arange(num_nodes)
     proposal = world.propose(tree, parents, spaced_keys(keys, local))
-    node_bytes = 4 * 4 + 2 * 8 + 1 + 8  # four numbers of 32 bits, score and value, status, payload
+    node_bytes = 2 * 4 + 2 * 8 + 1 + 8  # parent and depth, score and value, status, payload
 
     def draw(scheme: Scheme) -> np.ndarray:
         return draw_expansions(stage.probabilities, question, budget, num_nodes, keys, scheme)
 
+    def turns() -> None:
+        for block in blocks(num_nodes):
+            world.propose(tree, parents[block], spaced_keys(keys, local[block]))
+
     def append() -> None:
-        fresh = RolloutTree[int].plant(np.zeros(1, dtype=np.int64), capacity=1 + num_nodes)
-        fresh.append(np.zeros(num_nodes, dtype=np.int64), proposal.payloads, proposal.terminal, TURNS, local)
+        fresh, root = RolloutTree[int].plant(np.zeros(1, dtype=np.int64), capacity=1 + num_nodes), np.zeros_like(local)
+        for block in blocks(num_nodes):
+            fresh.append(root[block], proposal.payloads[block], proposal.terminal[block], TURNS, local[block])
+        fresh.set_scores(slice(1, num_nodes + 1), values)
+        fresh.set_values(slice(1, num_nodes + 1), values)
+
+    def scores() -> None:
+        for block in blocks(num_nodes):
+            world.score(tree, nodes[block])
 
     rows: list[tuple[str, Callable[[], object] | None, Callable[[], object] | None]] = [
         ("keys", lambda: spaced_keys(keys, local), None),
         (
             "a turn a node",
-            lambda: world.propose(tree, parents, spaced_keys(keys, local)),
+            turns,
             lambda: filter_model.M(1, states),
         ),
-        ("scores", lambda: world.score(tree, nodes), lambda: filter_model.logG(1, states, states)),
+        ("scores", scores, lambda: filter_model.logG(1, states, states)),
         (
             "softmax",
             lambda: expansion_probabilities(values, question, GAMMA),
@@ -225,9 +240,9 @@ def profile(num_nodes: int, rounds: int) -> str:
         ),
         ("multinomial draw", lambda: draw("capped"), lambda: resampling.multinomial(stage.probabilities, num_nodes)),
         ("systematic draw", lambda: draw("systematic"), lambda: resampling.systematic(stage.probabilities, num_nodes)),
-        ("counts to parents", lambda: np.repeat(nodes, stage.counts), None),
+        ("counts to parents", lambda: repeat_rising(nodes, stage.counts), None),
         ("tree", append, None),
-        ("first touch of 45 bytes a node", lambda: np.empty(node_bytes * num_nodes, np.uint8).fill(1), None),
+        (f"first touch of {node_bytes} bytes a node", lambda: np.empty(node_bytes * num_nodes, np.uint8).fill(1), None),
     ]
     lines = ["| milliseconds a stage | ours | theirs |", "|---|---|---|"]
     for name, *sides in rows:

@@ -5,47 +5,6 @@ import re
 
 import pytest
 
-AGENT = (
-    "--agent.template=question {question} . {history}",
-    "--agent.max_prompt_tokens=192",
-    "--agent.max_response_tokens=12",
-    "--agent.document={text} ",
-    "--agent.observation_open=<information> ",
-    "--agent.observation_close=</information>",
-    "--agent.no_documents=none ",
-)
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    """A saved miniature model that has learnt nothing."""
-    from igrpo_train.miniature.build import build_model
-    from igrpo_train.miniature.tokenizer import build_tokenizer
-
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = build_tokenizer()
-    build_model(len(tokenizer), seed=0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def command(model_folder, tmp_path):
-    """Run the command in process on a few test questions; returns its folder."""
-    from igrpo_eval.__main__ import main
-
-    def run(*flags, out="out", limit=6):
-        data = (
-            "--data.validation=miniature:leak/test",
-            "--data.corpus=miniature:leak/test",
-            "--retrieval.kind=miniature",
-        )
-        model = (f"--model.path={model_folder}", "--model.dtype=float32", "--model.device=cpu")
-        main(["run", *data, *model, *AGENT, f"--out={tmp_path / out}", f"--limit={limit}", "--temperature=1", *flags])
-        return tmp_path / out
-
-    return run
-
 
 def _shown(capsys):
     return " ".join(capsys.readouterr().err.replace("│", "").split())
@@ -132,7 +91,7 @@ def test_the_command_must_be_known(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["runn"])
     assert stopped.value.code == 2
-    assert "command must be run or report, got 'runn'" in capsys.readouterr().err
+    assert "command must be one of run, report, got 'runn': did you mean run?" in capsys.readouterr().err
     main(["--help"])
     assert "igrpo-eval run" in capsys.readouterr().out
 
@@ -144,14 +103,14 @@ def test_an_unknown_device_is_named(command, capsys):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_batch_size_does_not_change_the_records_of_the_shipped_policy(temperature):
+def test_batch_size_does_not_change_the_records_of_the_shipped_policy(temperature, agent_flags):
     from igrpo_eval.agent import load_agent
     from igrpo_eval.evaluate import evaluate
     from igrpo_eval.selection import limit_questions
     from igrpo_train.question import read_questions
     from igrpo_train.recipes import load_recipe
 
-    data = ("--data.corpus=miniature:leak/test", "--retrieval.kind=miniature", *AGENT)
+    data = ("--data.corpus=miniature:leak/test", "--retrieval.kind=miniature", *agent_flags)
     agent = load_agent(
         load_recipe(["--model.path=miniature:leak", "--model.dtype=float32", "--model.device=cpu", *data])
     )
@@ -163,3 +122,12 @@ def test_batch_size_does_not_change_the_records_of_the_shipped_policy(temperatur
     assert single == whole
     assert three == whole
     assert sum(record.searches for record in whole) > 0
+
+
+def test_scores_are_recorded_when_asked_for_and_change_nothing_else(command):
+    import dataclasses
+
+    plain, scored = _records(command(out="plain")), _records(command("--scores", out="scored"))
+    assert [dataclasses.replace(r, root_score=None, scores=(None,) * r.turns) for r in scored] == plain
+    assert all(0 < record.root_score < 1 for record in scored)
+    assert all(score is not None for record in scored for score in record.scores[:-1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 
@@ -123,3 +124,71 @@ def test_seconds_are_shared_among_the_records_of_a_batch_and_phases_are_filled(m
     assert len({record.seconds for record in records}) == 1
     assert records[0].seconds > 0
     assert phases.take()["tokens/generation"] == sum(record.response_tokens for record in records)
+
+
+def test_scores_are_those_of_training_and_change_nothing_else(make_agent, questions):
+    from igrpo_train.search.sampling import Sampler
+
+    agent = make_agent()
+    assert isinstance(agent.sampler, Sampler)
+    agent.sampler.scores = True
+    plain = _evaluate(make_agent(), questions, samples=2)
+    scored = _evaluate(agent, questions, samples=2, scores=True)
+    assert [dataclasses.replace(r, root_score=None, scores=(None,) * r.turns) for r in scored] == plain
+    for record in scored:
+        assert record.root_score is not None
+        assert 0 < record.root_score < 1
+        *goes_on, last = record.scores
+        assert last is None
+        assert all(score is not None for score in goes_on)
+    assert len({record.root_score for record in scored}) == len(questions)
+    assert _evaluate(agent, questions, samples=2, scores=True, batch_questions=5) == scored
+
+
+def test_scores_are_written_where_the_scorer_was_asked_for_that_state(make_agent, questions):
+    agent = make_agent("<search> ba ko founder </search>")
+    agent.sampler.scores = True
+    record = _evaluate(agent, questions[:1], turn_limit=3, scores=True)[0]
+    prompt = agent.prompting.prompt(questions[0])
+    histories = [_history(agent, turn) for turn in record.transcript]
+    states = [(), histories[0], (*histories[0], *histories[1])]
+    contexts = [((*prompt.head_ids, *state), prompt.tail_ids) for state in states]
+    golds = [questions[0].answers] * 3
+    expected = agent.scorer.score(contexts, np.arange(3), golds).score.tolist()
+    assert [record.root_score, *record.scores] == [*expected, None]
+    lengths = [len(head) + len(tail) for head, tail in contexts]
+    assert record.prompt_tokens == sum(lengths)
+
+
+def _history(agent, turn):
+    """Ids that later turns see of a search turn: the words of this tokenizer are whole, so texts may be joined."""
+    return tuple(agent.prompting.tokenizer(turn["text"] + turn["observation"], add_special_tokens=False)["input_ids"])
+
+
+def test_official_tool_calls_count_every_turn_but_the_last(make_agent, questions):
+    idle = _evaluate(make_agent("<think> done </think>"), questions[:1], turn_limit=3)[0]
+    assert (idle.searches, idle.tool_calls_official, idle.answer_seen) == (0, 2, (False,) * 3)
+    once = _evaluate(make_agent("<answer> ba </answer>"), questions[:1])[0]
+    assert (once.turns, once.tool_calls_official, once.scores) == (1, 0, (None,))
+
+
+def test_a_response_cut_by_the_length_limit_is_counted(make_agent, questions, monkeypatch):
+    agent = make_agent("<think> done </think>")
+    generate = agent.sampler.generate
+
+    def cut(*args, **settings):
+        return [completion._replace(finish="length") for completion in generate(*args, **settings)]
+
+    monkeypatch.setattr(agent.sampler, "generate", cut)
+    assert _evaluate(agent, questions[:1], turn_limit=2)[0].truncated_turns == 2
+    assert _evaluate(make_agent(), questions[:1])[0].truncated_turns == 0
+
+
+def test_the_answer_is_seen_from_the_search_that_brings_it(make_agent, questions):
+    records = _evaluate(make_agent(), questions, samples=4)
+    for record in records:
+        found = False
+        for turn, seen in zip(record.transcript, record.answer_seen, strict=True):
+            found = found or record.golds[0] in turn["observation"]
+            assert seen == found
+    assert {record.answer_seen[-1] for record in records} == {False, True}

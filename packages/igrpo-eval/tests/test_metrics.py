@@ -52,7 +52,7 @@ def test_intervals_resample_the_samples_of_a_question_together(records):
 def test_no_record_is_an_error():
     from igrpo_eval.metrics import summarise
 
-    with pytest.raises(ValueError, match="records must hold at least one, got none"):
+    with pytest.raises(ValueError, match="values must hold at least one record"):
         summarise([])
 
 
@@ -60,13 +60,16 @@ def test_the_table_shows_percentages_with_their_intervals(records):
     from rich.console import Console
 
     from igrpo_eval.metrics import summarise
-    from igrpo_eval.report import summary_table
+    from igrpo_eval.report import behaviour_table, summary_table
 
     out = io.StringIO()
-    Console(file=out, width=120).print(summary_table(summarise(records)))
+    summaries = summarise(records, pass_k=(1, 2))
+    Console(file=out, width=100).print(summary_table(summaries), behaviour_table(summaries))
     shown = out.getvalue()
     assert "66.7 [50.0,100.0]" in shown
     assert "source=[hotpot]" in shown
+    assert "pass@2" in shown
+    assert "official" in shown
     assert "…" not in shown
 
 
@@ -79,3 +82,29 @@ def test_the_json_report_reads_back(records):
     assert read["settings"] == {"seed": 0}
     assert read["groups"][0]["exact_match"]["mean"] == pytest.approx(4 / 6)
     assert set(read["groups"][0]["f1"]) == {"mean", "low", "high"}
+
+
+def test_pass_at_k_comes_with_its_interval_and_of_one_sample_is_the_exact_match(records):
+    from igrpo_eval.metrics import summarise
+
+    summary = summarise(records, pass_k=(1, 2))[0]
+    assert summary.pass_at[1].mean == pytest.approx(summary.exact_match.mean)
+    assert summary.pass_at[2].mean == 1.0
+    with pytest.raises(ValueError, match="k must be between 1 and the samples of every question, got 3 for 2: draw"):
+        summarise(records, pass_k=(3,))
+
+
+def test_an_answer_counts_as_seen_only_where_that_says_something(make_record):
+    from igrpo_eval.metrics import summarise
+
+    unseen = {"answer_seen": (False, False)}
+    yes = make_record(id="a", golds=("yes",))
+    assert summarise([yes])[0].answer_seen_share is None
+    assert summarise([yes, make_record(id="b", **unseen), make_record(id="c")])[0].answer_seen_share == 0.5
+
+
+def test_cut_turns_are_a_share_of_all_turns(make_record):
+    from igrpo_eval.metrics import summarise
+
+    records = [make_record(id="a", turns=1, truncated_turns=1), make_record(id="b", turns=3)]
+    assert summarise(records)[0].truncated_share == 0.25

@@ -60,7 +60,7 @@ def test_a_folder_for_the_records_must_be_named(capsys):
 
 
 def test_settings_of_records_leave_out_what_only_chooses_questions_or_speed():
-    from igrpo_eval.settings import record_settings
+    from igrpo_eval.identity import record_settings
 
     plain = record_settings(_load("--out", "x"))
     same = (
@@ -77,12 +77,18 @@ def test_settings_of_records_leave_out_what_only_chooses_questions_or_speed():
         "7",
     )
     assert record_settings(_load("--out", "y", *same)) == plain
-    for flag, value in (("--seed", "1"), ("--retrieval.b", "0.5"), ("--agent.top_k", "9"), ("--temperature", "1")):
+    for flag, value in (
+        ("--seed", "1"),
+        ("--retrieval.b", "0.5"),
+        ("--agent.top_k", "9"),
+        ("--temperature", "1"),
+        ("--sampling.engine", "vllm"),
+    ):
         assert record_settings(_load("--out", "x", flag, value)) != plain
 
 
 def test_another_model_at_the_same_path_is_other_settings(tmp_path):
-    from igrpo_eval.settings import record_settings
+    from igrpo_eval.identity import record_settings
 
     found = []
     for weights in (b"1", b"1", b"2"):

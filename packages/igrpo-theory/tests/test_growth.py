@@ -19,6 +19,7 @@ from igrpo_theory import (
     question_keys,
     random_policy_tree,
     root_to_leaf_paths,
+    segments,
     stage_budget,
 )
 from igrpo_theory.expansion import Scheme
@@ -137,6 +138,19 @@ def test_a_tree_does_not_depend_on_the_rest_of_the_batch(
     for place, slot in enumerate(order):
         assert nodes_of(shuffled, place) == nodes_of(together, slot)
     assert nodes_of(grow(world, [0], keys[[2]], rule).tree, 0) == nodes_of(together, 2)
+
+
+@pytest.mark.parametrize("num_questions", [1, 3])
+def test_a_tree_does_not_depend_on_how_many_turns_are_asked_for_at_once(
+    num_questions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = PolicyTreeWorld(random_policy_tree(np.random.default_rng(5), turns=4, branching=3, answer_rate=0.2))
+    at_once = grow(world, [0] * num_questions, keys_of(num_questions), GrowthRule(budget=20)).tree
+    monkeypatch.setattr(segments, "_BLOCK", 7)
+    in_blocks = grow(world, [0] * num_questions, keys_of(num_questions), GrowthRule(budget=20)).tree
+    assert in_blocks.parent.tolist() == at_once.parent.tolist()
+    for slot in range(num_questions):
+        assert nodes_of(in_blocks, slot) == nodes_of(at_once, slot)
 
 
 def nodes_of(tree: RolloutTree[int], slot: int) -> list[list[float]]:

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from igrpo_theory.segments import (
     members,
     order_within,
     rank_within,
+    repeat_rising,
     running_sum,
 )
 
@@ -95,3 +97,10 @@ def test_the_sum_of_a_long_group_ignores_the_others_to_the_bit() -> None:
     for group in range(4):
         own = values[groups == group]
         assert group_sum(own, np.zeros(len(own), dtype=int), 1)[0] == together[group]
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.001, 1.0])
+def test_many_rising_numbers_are_repeated_like_few(mean: float) -> None:
+    rng = np.random.default_rng(2)
+    numbers, counts = np.cumsum(rng.integers(1, 3, size=70000)), rng.poisson(mean, size=70000)
+    assert np.array_equal(repeat_rising(numbers, counts), np.repeat(numbers, counts))

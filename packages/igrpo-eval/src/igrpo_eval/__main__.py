@@ -1,8 +1,9 @@
-"""command: `igrpo-eval run` -> records, a summary and a table; `igrpo-eval report` -> tables of one or two of them.
+"""command: `igrpo-eval COMMAND ...` -> what that command does.
 
 Source: ours.
 """
 
+import difflib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,12 +11,6 @@ from typing import Final
 from rich.console import Console
 
 from igrpo_train.errors import run_command
-
-HELP: Final = """\
-igrpo-eval run RECIPE.toml [MORE.toml ...] --out FOLDER [--key value ...]   answer questions and grade the answers
-igrpo-eval report FOLDER [FOLDER] [--force] [--json FILE]                   tables; of two folders, their difference
-igrpo-eval run --help lists the keys.
-"""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -25,29 +20,36 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    commands: dict[str, Callable[[Sequence[str]], None]] = {"run": _run, "report": _report}
     if words and words[0] in ("-h", "--help"):
-        Console().print(HELP, markup=False, highlight=False, end="")
+        usage = "\n".join(f"  {line}" for line, _ in _COMMANDS.values())
+        Console().print(f"usage:\n{usage}\nigrpo-eval COMMAND --help lists the flags.", markup=False, highlight=False)
         return
-    if not words or words[0] not in commands:
+    if not words or words[0] not in _COMMANDS:
         given = repr(words[0]) if words else "nothing"
-        raise ValueError(f"command must be {' or '.join(commands)}, got {given}: igrpo-eval --help shows their use")
-    commands[words[0]](words[1:])
+        near = difflib.get_close_matches(words[0], _COMMANDS, n=1) if words else []
+        remedy = f"did you mean {near[0]}?" if near else "igrpo-eval --help says what each does"
+        raise ValueError(f"command must be one of {', '.join(_COMMANDS)}, got {given}: {remedy}")
+    _COMMANDS[words[0]][1](words[1:])
 
 
-def _run(words: Sequence[str]) -> None:
+def _run(args: Sequence[str]) -> None:
     from igrpo_eval.run import run
     from igrpo_eval.settings import load_evaluation
 
-    run(load_evaluation(words))
+    run(load_evaluation(args))
 
 
-def _report(words: Sequence[str]) -> None:
-    import tyro
+def _report(args: Sequence[str]) -> None:
+    from igrpo_eval.reporting import load_report, show_report
 
-    from igrpo_eval.reporting import Report, report
+    show_report(load_report(args))
 
-    report(tyro.cli(Report, prog="igrpo-eval report", args=list(words), use_underscores=True))
+
+_COMMANDS: Final[dict[str, tuple[str, Callable[[Sequence[str]], None]]]] = {
+    "run": ("igrpo-eval run RECIPE.toml [MORE.toml ...] --out FOLDER [--key value ...]", _run),
+    "report": ("igrpo-eval report FOLDER [FOLDER ...] [--force] [--json] [--pass_k K ...]", _report),
+}
+"""One line of usage each, and what answers the words after the command's name; imports are late."""
 
 
 if __name__ == "__main__":

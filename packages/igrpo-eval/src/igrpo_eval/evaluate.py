@@ -14,21 +14,19 @@ Source: ours.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import accumulate
-from operator import or_
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Int
 
+from igrpo_eval.evidence import answer_seen
 from igrpo_eval.records import Record
 from igrpo_theory.randomness import question_keys
+from igrpo_train.config import Agent
 from igrpo_train.question import Question
-from igrpo_train.rewards import f1, normalise_answer
+from igrpo_train.rewards import f1
 from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.agent import ActionKind
-from igrpo_train.search.session import Turn, context_segments, turn_record
+from igrpo_train.search.session import Prompt, Turn, turn_record
 from igrpo_train.search.world import SearchAgent
 from igrpo_train.setup import check_answers, check_prompts
 from igrpo_train.tracking import Phases
@@ -52,13 +50,13 @@ def evaluate(
     """Let the agent answer every question and grade its answers.
 
     Args:
-        agent: engine, prompts, retriever and, where scores are asked for, its scorer.
+        agent: engine, prompts, retriever and scorer; the last is used for `scores` only.
         questions: with unique ids.
         turn_limit: turns an episode may have; a search in the last one is not carried out.
         temperature: of sampling; 0 is greedy.
         seed: with a question's id, fixes what is drawn for it.
         samples: episodes a question.
-        scores: score the bare question and every turn that goes on; it changes nothing that is drawn.
+        scores: also compute the answer score of every state, by the scorer of training; changes no other field.
         batch_questions: questions that are in the works together; changes memory and speed only.
         phases: receives seconds and tokens.
         on_progress: called after every batch with its records, for instance to write them down; may raise to stop.
@@ -67,13 +65,12 @@ def evaluate(
         the records, ordered as the questions, then by sample.
 
     Raises:
-        ValueError: a question does not fit the prompt; found before the first is answered.
+        ValueError: a question does not fit the prompt, or its answer cannot be scored; found before the first turn.
     """
     check_prompts(agent.prompting, questions)
-    rule = chain_rule(turn_limit, samples)
     if scores:
         check_answers(agent.prompting, questions)
-        rule = replace(rule, score_chains=True, root_score="evaluate")
+    rule = chain_rule(turn_limit, samples, scores=scores)
     phases = phases or Phases()
     records: list[Record] = []
     for first in range(0, len(questions), batch_questions):
@@ -81,18 +78,19 @@ def evaluate(
         start = time.perf_counter()
         keys = question_keys(seed, 0, np.zeros(len(batch), dtype=np.int64), [question.id for question in batch])
         rollout = collect(agent, batch, keys, rule, temperature=temperature, phases=phases)
-        graded = grade(rollout, turn_limit, time.perf_counter() - start)
+        graded = grade(rollout, agent.prompting.agent, turn_limit, time.perf_counter() - start)
         records.extend(graded)
         if on_progress is not None:
             on_progress(graded)
     return records
 
 
-def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
+def grade(rollout: Rollout, agent: Agent, turn_limit: int, seconds: float) -> list[Record]:
     """Records of grown chains, by question, then by sample.
 
     Args:
         rollout: trees of width one.
+        agent: protocol that they were grown under.
         turn_limit: that they were grown under.
         seconds: that growing took.
     """
@@ -101,11 +99,10 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
     samples = rollout.tree.local[paths.nodes[:, 0]] - 1
     records = []
     for path in np.lexsort((samples, paths.question)):
-        question = rollout.questions[paths.question[path]]
-        prediction = predictions[path]
-        nodes = rollout.paths.nodes[path, : rollout.paths.length[path]]
-        turns = _turns(rollout, nodes)
-        root = int(rollout.tree.question[nodes[0]])
+        slot = int(paths.question[path])
+        question, prediction = rollout.questions[slot], predictions[path]
+        nodes = paths.nodes[path, : paths.length[path]].tolist()
+        turns = [turn for node in nodes if isinstance(turn := rollout.tree.payload[node], Turn)]
         records.append(
             Record(
                 id=question.id,
@@ -120,16 +117,14 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
                 f1=f1(prediction, question.answers),
                 turns=len(turns),
                 searches=sum(turn.action.kind is ActionKind.SEARCH for turn in turns[: turn_limit - 1]),
-                invalid_turns=int((~rollout.valid[path]).sum()),
                 tool_calls_official=len(turns) - 1,
-                truncated_turns=sum(turn.finish in ("length", "context") for turn in turns),
+                invalid_turns=int((~rollout.valid[path]).sum()),
+                truncated_turns=sum(turn.finish == "length" for turn in turns),
+                prompt_tokens=_prompt_tokens(rollout, slot, turns),
                 response_tokens=sum(len(turn.response_ids) for turn in turns),
-                prompt_tokens=sum(
-                    sum(map(len, context_segments(rollout.tree, int(rollout.tree.parent[node])))) for node in nodes
-                ),
-                root_score=_score(rollout, root),
-                scores=tuple(_score(rollout, node) for node in nodes.tolist()),
-                answer_seen=tuple(accumulate((_shows(turn, question.answers) for turn in turns), or_)),
+                root_score=_score(rollout, slot),
+                scores=tuple(_score(rollout, node) for node in nodes),
+                answer_seen=answer_seen(turns, question.answers, agent),
                 transcript=tuple(turn_record(turn) for turn in turns),
                 seconds=seconds / len(predictions),
             )
@@ -137,18 +132,14 @@ def grade(rollout: Rollout, turn_limit: int, seconds: float) -> list[Record]:
     return records
 
 
-def _turns(rollout: Rollout, nodes: Int[np.ndarray, " D"]) -> list[Turn]:
-    turns = [rollout.tree.payload[node] for node in nodes]
-    return [turn for turn in turns if isinstance(turn, Turn)]
+def _prompt_tokens(rollout: Rollout, root: int, turns: Sequence[Turn]) -> int:
+    prompt = rollout.tree.payload[root]
+    assert isinstance(prompt, Prompt)
+    lengths = [len(prompt.head_ids) + len(prompt.tail_ids), *(len(turn.history_ids) for turn in turns[:-1])]
+    return int(np.cumsum(lengths).sum())
 
 
 def _score(rollout: Rollout, node: int) -> float | None:
-    """A node's answer score; the tree holds NaN where there is none."""
+    """Answer score of a node; None where it has none."""
     score = float(rollout.tree.score[node])
     return None if np.isnan(score) else score
-
-
-def _shows(turn: Turn, answers: Sequence[str]) -> bool:
-    """Whether an accepted answer stands in a turn's documents."""
-    text = f" {normalise_answer(turn.observation)} "
-    return any(gold and f" {gold} " in text for gold in map(normalise_answer, answers))

@@ -1,68 +1,68 @@
-"""processes: a launch by torchrun or accelerate -> this process's share of the questions.
+"""processes: a launcher's environment -> which share of the questions is this process's own.
 
-In: the environment that a launcher sets. Out: which process this is, its questions, and meeting points.
-Every process writes a part file of its own; the main one merges. What is drawn for a question depends on its id, so
-records do not depend on how many processes share the work, but for the last bits of probabilities.
-Source: ours; process groups by accelerate.
+`torchrun` and `accelerate launch` number their processes; everything else is one process. A question's records depend
+on the question alone, so it does not matter which process answers it.
+Source: ours.
+
+Example:
+    >>> Processes(index=1, count=3).share("abcdefg")
+    ['b', 'e']
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+_LONGEST_WAIT: Final = timedelta(days=7)
+"""Processes finish when their questions are done, which may be hours apart."""
 
 _Item = TypeVar("_Item")
-_LONGEST_WAIT: Final = timedelta(days=7)
-"""How long a process waits for the slowest one at the end."""
 
 
+def _alone() -> None:
+    """One process waits for nobody."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Processes:
-    """The processes that share one evaluation.
+    """This process among those of its launch."""
 
-    Args:
-        cpu: whether they run on CPUs.
-    """
-
-    def __init__(self, *, cpu: bool = False) -> None:
-        self.number = int(os.environ.get("RANK", "0"))
-        self.count = int(os.environ.get("WORLD_SIZE", "1"))
-        self._state: Any = None
-        if self.count > 1:
-            # Late: it brings torch.
-            from accelerate import PartialState
-
-            self._state = PartialState(cpu=cpu, timeout=_LONGEST_WAIT)
+    index: int = 0
+    """From 0."""
+    count: int = 1
+    wait: Callable[[], None] = _alone
+    """Returns when every process has called it."""
+    leave: Callable[[], None] = _alone
+    """Ends the connection to the others; nothing may be asked of them later."""
 
     @property
-    def main(self) -> bool:
-        """Whether this process opens folders, merges and reports."""
-        return self.number == 0
+    def is_main(self) -> bool:
+        """Whether this process makes the folder, merges the parts and shows what there is to see."""
+        return self.index == 0
 
     def share(self, items: Sequence[_Item]) -> list[_Item]:
-        """Every `count`-th item: long and short questions spread evenly.
+        """Every `count`-th item from the `index`-th on."""
+        return list(items[self.index :: self.count])
 
-        Example:
-            >>> Processes().share("abc")
-            ['a', 'b', 'c']
-        """
-        return list(items[self.number :: self.count])
 
-    @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Let the main process run the block before the others."""
-        if self._state is None:
-            yield
-            return
-        with self._state.main_process_first():
-            yield
+def join_processes(device: str) -> Processes:
+    """Join the processes of this launch; with accelerators, each takes its own.
 
-    def meet(self) -> None:
-        """Wait for all processes."""
-        if self._state is not None:
-            self._state.wait_for_everyone()
+    Args:
+        device: `model.device`; `cpu`, or a machine without accelerators, talks over the CPU.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        return Processes()
+    # Late: one process needs neither.
+    import torch
+    from accelerate import PartialState
 
-    def leave(self) -> None:
-        """Take the process group down."""
-        if self._state is not None:
-            self._state.destroy_process_group()
+    state = PartialState(cpu=device == "cpu" or not torch.accelerator.is_available(), timeout=_LONGEST_WAIT)
+    return Processes(
+        index=state.process_index,
+        count=state.num_processes,
+        wait=state.wait_for_everyone,
+        leave=state.destroy_process_group,
+    )

@@ -1,8 +1,8 @@
 """records: graded answers -> lines of a file that an evaluation can go on from.
 
 In: `Record`s as they come, and the settings that they depend on. Out: `records.jsonl` with one JSON object a
-question-sample, and `settings.json` beside it. Where processes share the work, each writes a part file, merged into
-`records.jsonl` at the end, or when the evaluation goes on.
+question-sample, and `settings.json` beside it. Of several processes each writes a part, `records.part-K.jsonl`, until
+one of them merges the parts.
 A question counts as done when all of its samples are in the file; what a crash left half written is dropped and redone.
 Source: ours.
 """
@@ -22,7 +22,6 @@ from igrpo_train.tracking import write_text
 
 RECORDS: Final = "records.jsonl"
 SETTINGS: Final = "settings.json"
-_PARTS: Final = "records.*.part.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -52,22 +51,22 @@ class Record:
     turns: int
     searches: int
     """Searches that were carried out: one in the last allowed turn is not."""
+    tool_calls_official: int
+    """Tool calls as the official code counts them: every turn that does not end the episode, whatever it holds."""
     invalid_turns: int
     """Turns without exactly one clear action."""
-    tool_calls_official: int
-    """Turns but the last, whatever they did: what the paper's own code counts as tool calls."""
     truncated_turns: int
-    """Turns that the length limit or a full context cut off."""
+    """Turns whose response was cut by `agent.max_response_tokens`."""
+    prompt_tokens: int
+    """Tokens of the contexts that the turns were sampled in, a whole context a turn."""
     response_tokens: int
     """Tokens that the policy sampled, all turns together."""
-    prompt_tokens: int
-    """Tokens of all prompts, each turn's counted whole."""
     root_score: float | None
-    """Answer score of the bare question; None where scores were not asked for."""
+    """s(h_0; a), the answer score before the first turn, in [0, 1]; None when scores were not asked for."""
     scores: tuple[float | None, ...]
-    """Answer score after each turn; None for the turn that ends the episode, and where scores were not asked for."""
+    """s after each turn, in [0, 1]; None for a turn that ends the episode or was not scored."""
     answer_seen: tuple[bool, ...]
-    """By turn: an accepted answer stands, normalised, in whole words, in the documents of this or an earlier turn."""
+    """Whether an accepted answer stands in the documents of this turn or an earlier one (`igrpo_eval.evidence`)."""
     transcript: tuple[Mapping[str, Any], ...]
     """The turns as `igrpo_train.search.session.turn_record` writes them: text, action, observation and so on."""
     seconds: float = field(compare=False)
@@ -91,8 +90,8 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
-_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
+_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 
 
 def read_records(path: Path) -> list[Record]:
@@ -133,18 +132,61 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
         FileNotFoundError: there are records without the settings that they depend on.
         DiskError: the folder cannot be written.
     """
-    path = folder / RECORDS
     kept: list[Record] = []
-    if path.exists() or any(folder.glob(_PARTS)):
+    if any(path.stat().st_size for path in (folder / RECORDS, *_parts(folder)) if path.exists()):
         if not resume:
             raise ValueError(
                 f"out must be a new folder, got {str(folder)!r}, which holds records: add --resume, or name another"
             )
         _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
-        kept = merge_parts(folder, samples)
+        kept = settle_records(folder, samples)
     _make_folder(folder)
     write_text(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return kept
+
+
+def part_path(folder: Path, process: int, processes: int) -> Path:
+    """The file that a process writes to: the whole one where it is alone, else its own part.
+
+    Example:
+        >>> part_path(Path("out"), 1, 2).name, part_path(Path("out"), 0, 1).name
+        ('records.part-1.jsonl', 'records.jsonl')
+    """
+    return folder / (RECORDS if processes == 1 else f"records.part-{process}.jsonl")
+
+
+def settle_records(folder: Path, samples: int, order: Sequence[str] = ()) -> list[Record]:
+    """Merge the parts, however many there are, into one file that holds finished questions only.
+
+    Safe to repeat: parts go after the merged file is on the disk, and a record that is in both counts once.
+
+    Args:
+        folder: of the evaluation.
+        samples: records that a question has when it is done.
+        order: ids whose records come first, in this order and then by sample; others keep their place behind them.
+
+    Raises:
+        ValueError: a line is no record.
+    """
+    path, parts = folder / RECORDS, _parts(folder)
+    found: dict[tuple[str, int], Record] = {}
+    for file in (path, *parts):
+        for record in read_records(file) if file.exists() else ():
+            found.setdefault((record.id, record.sample), record)
+    have = Counter(id_ for id_, _ in found)
+    place = {id_: number for number, id_ in enumerate(order)}
+    kept = [record for record in found.values() if have[record.id] == samples]
+    kept.sort(key=lambda record: (place[record.id], record.sample) if record.id in place else (len(place), 0))
+    text = "".join(record_to_line(record) + "\n" for record in kept)
+    if not path.exists() or text.encode() != path.read_bytes():
+        write_text(path, text)
+    for part in parts:
+        part.unlink()
+    return kept
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("records.part-*.jsonl"))
 
 
 def check_questions(records: Sequence[Record], questions: Sequence[Question], folder: Path) -> None:
@@ -172,40 +214,6 @@ def _make_folder(folder: Path) -> None:
         raise DiskError(
             f"out must be a folder that can be written, got {str(folder)!r} ({error.strerror}): name another"
         ) from error
-
-
-def part_path(folder: Path, process: int) -> Path:
-    """Where one of several processes writes its records."""
-    return folder / _PARTS.replace("*", str(process))
-
-
-def merge_parts(folder: Path, samples: int, order: Sequence[str] | None = None) -> list[Record]:
-    """Bring part files into `records.jsonl`, and drop questions that are not finished; other files stay as they are.
-
-    Args:
-        folder: of an evaluation.
-        samples: records that a finished question has.
-        order: ids of questions in the order to write them; as they come when left out.
-
-    Returns:
-        the records of finished questions.
-    """
-    path = folder / RECORDS
-    parts = sorted(folder.glob(_PARTS))
-    whole = [path] if path.exists() else []
-    # By name: a crash between renaming and removing leaves records in two files.
-    records = {(record.id, record.sample): record for file in (*whole, *parts) for record in read_records(file)}
-    have = Counter(id_ for id_, _ in records)
-    kept = [record for record in records.values() if have[record.id] == samples]
-    if order is not None:
-        place = {id_: number for number, id_ in enumerate(order)}
-        kept.sort(key=lambda record: (place.get(record.id, len(place)), record.sample))
-    text = "".join(record_to_line(record) + "\n" for record in kept)
-    if not whole or text.encode() != path.read_bytes():
-        write_text(path, text)
-    for part in parts:
-        part.unlink()
-    return kept
 
 
 def _check_same(path: Path, settings: Mapping[str, object]) -> None:

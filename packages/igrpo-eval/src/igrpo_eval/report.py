@@ -1,128 +1,111 @@
-"""report: summaries and comparisons -> tables for the terminal and JSON for everything else.
+"""report: summaries -> a table for the terminal and a JSON file for everything else.
 
 Source: ours.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from igrpo_eval.comparison import Comparison
 from igrpo_eval.intervals import Estimate
-from igrpo_eval.metrics import Summary, macro_average, summary_to_dict
-from igrpo_eval.records import Record
+from igrpo_eval.metrics import Summary, summary_to_dict
 
-_COLUMNS: Final = (
-    "asked",
-    "exact match",
-    "F1",
-    "turns",
-    "search",
-    "calls",
-    "tokens",
-    "answer",
-    "found",
-    "invalid",
-    "cut",
-)
-_INTERVALS: Final = ("exact match", "F1")
-MACRO: Final = "macro average"
-WEIGHTED: Final = "all, by size"
+_BEHAVIOUR = ("turns", "search", "official", "prompt", "response", "answered", "seen", "invalid", "cut")
 
 
-def summary_table(summaries: Sequence[Summary], records: Sequence[Record] = ()) -> Table:
-    """A table with a row a group; exact match and F1 in percent with their 95% intervals.
-
-    Args:
-        summaries: as `summarise` orders them; the first is of all records.
-        records: of all summaries; where they come from several data sets, a row with their macro average is added.
+def summary_table(summaries: Sequence[Summary]) -> Table:
+    """A table with a row a group; exact match, F1 and pass@k in percent with their 95% intervals.
 
     Example:
         >>> summary_table([]).columns[1].header
         'asked'
     """
-    table = Table(
-        caption="exact match and F1 with 95% intervals, answer, found, invalid and cut: in %. search: carried out; "
-        "calls: as the paper's code counts them; found: an accepted answer stood in the documents; cut: by a limit",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("group", overflow="fold")
-    for name in _COLUMNS:
+    ks = sorted({k for summary in summaries for k in summary.pass_at})
+    table = _table("in %, with 95% intervals over questions")
+    table.add_column("asked", justify="right", no_wrap=True)
+    for name in ("exact match", "F1", *(f"pass@{k}" for k in ks)):
         # On a narrow terminal an interval goes below its number, and counts stay whole.
-        table.add_column(name, justify="right", no_wrap=name not in _INTERVALS, min_width=12 * (name in _INTERVALS))
-    macro = macro_row(records)
+        table.add_column(name, justify="right", min_width=12)
     for summary in summaries:
+        estimates = [summary.exact_match, summary.f1]
+        passed = [percent(summary.pass_at[k]) if k in summary.pass_at else "" for k in ks]
+        # Text, not markup: a data set's name may hold square brackets.
+        table.add_row(Text(summary.group), f"{summary.num_questions:,}", *map(percent, estimates), *passed)
+    return table
+
+
+def behaviour_table(summaries: Sequence[Summary]) -> Table:
+    """A table with a row a group: how answers came about, a record; shares in percent.
+
+    Example:
+        >>> behaviour_table([]).columns[3].header
+        'official'
+    """
+    table = _table(
+        "a question: turns, searches carried out, tool calls as the official code counts them, prompt and response "
+        "tokens; in %: answered, an answer seen in the documents, turns invalid, turns cut"
+    )
+    for name in _BEHAVIOUR:
+        table.add_column(name, justify="right", no_wrap=True)
+    for summary in summaries:
+        seen = summary.answer_seen_share
         table.add_row(
-            # Text, not markup: a data set's name may hold square brackets.
-            Text(WEIGHTED if macro and summary.group == "all" else summary.group),
-            f"{summary.num_questions:,}",
-            percent(summary.exact_match),
-            percent(summary.f1),
+            Text(summary.group),
             f"{summary.turns:.2f}",
             f"{summary.searches:.2f}",
             f"{summary.tool_calls_official:.2f}",
+            f"{summary.prompt_tokens:.0f}",
             f"{summary.response_tokens:.0f}",
             f"{100 * summary.answered_share:.1f}",
-            f"{100 * summary.retrieved_share:.1f}",
+            "-" if seen is None else f"{100 * seen:.1f}",
             f"{100 * summary.invalid_share:.1f}",
             f"{100 * summary.truncated_share:.1f}",
         )
-        if macro and summary.group == "all":
-            table.add_row(MACRO, "", percent(macro["exact_match"]), percent(macro["f1"]), *[""] * 8)
     return table
 
 
-def pass_table(summaries: Sequence[Summary]) -> Table | None:
-    """Pass@k in percent by group; None where every question has one sample."""
-    ks = sorted({k for summary in summaries for k in summary.pass_at})
-    if not ks:
-        return None
-    table = Table(caption="pass@k with 95% intervals, in %", box=None, padding=(0, 1, 0, 0))
-    table.add_column("group", overflow="fold")
-    for k in ks:
-        table.add_column(f"pass@{k}", justify="right")
-    for summary in summaries:
-        cells = [percent(summary.pass_at[k]) if k in summary.pass_at else "" for k in ks]
-        table.add_row(Text(summary.group), *cells)
-    return table
-
-
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Differences in points with intervals and p-values, a row a group."""
-    table = Table(
-        caption="second less first, in points, with 95% intervals over questions; p: paired permutation test",
-        box=None,
-        padding=(0, 1, 0, 0),
+def comparison_table(comparison: Comparison) -> Table:
+    """A table with a row a set and metric: the second run minus the first, in points, with its p-value."""
+    table = _table(
+        f"{comparison.second} minus {comparison.first}, in points, with 95% intervals; p: two-sided sign-flip test "
+        "over questions, exact where few of them differ, otherwise from drawn sign patterns"
     )
-    for name in ("group", "asked", "exact match", "p", "F1", "p"):
-        table.add_column(name, justify="left" if name == "group" else "right", overflow="fold")
-    for row in comparisons:
+    for name in ("metric", "difference", "p", "method", "questions", "differ"):
+        table.add_column(name, justify="right", no_wrap=name != "difference")
+    for line in comparison.lines:
+        result = line.result
         table.add_row(
-            Text(row.group),
-            f"{row.num_questions:,}",
-            percent(row.exact_match),
-            f"{row.p_exact_match:.3g}",
-            percent(row.f1),
-            f"{row.p_f1:.3g}",
+            Text(line.group),
+            {"exact_match": "exact match", "f1": "F1"}[line.metric],
+            percent(result.difference),
+            f"{result.p_value:.2g}",
+            result.method,
+            f"{result.num_questions:,}",
+            f"{result.num_differing:,}",
         )
     return table
 
 
-def macro_row(records: Sequence[Record]) -> dict[str, Estimate] | None:
-    """Macro averages of exact match and F1; None where there is only one data set."""
-    if len({record.source for record in records}) < 2:
-        return None
-    return {name: macro_average(records, name)[1] for name in ("exact_match", "f1")}
+def _table(caption: str) -> Table:
+    table = Table(caption=caption, caption_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("group", overflow="fold")
+    return table
+
+
+def show_table(*parts: RenderableType) -> None:
+    """Print to standard output, as wide as the terminal or, elsewhere, wide enough to keep columns whole."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for part in parts:
+        console.print(part, highlight=False)
 
 
 def report_json(
-    summaries: Sequence[Summary],
-    settings: Mapping[str, object],
-    measured: Mapping[str, float],
-    records: Sequence[Record] = (),
+    summaries: Sequence[Summary], settings: Mapping[str, object], measured: Mapping[str, float]
 ) -> dict[str, Any]:
     """What `summary.json` holds.
 
@@ -130,23 +113,19 @@ def report_json(
         summaries: of the evaluated questions.
         settings: that the records depend on.
         measured: seconds and tokens of this session's phases; empty when nothing was left to do.
-        records: of all summaries; gives the macro average where they come from several data sets.
     """
-    macro = macro_row(records)
     return {
         "settings": dict(settings),
         "groups": [summary_to_dict(summary) for summary in summaries],
-        "macro_average": {name: value._asdict() for name, value in macro.items()} if macro else None,
         "measured": dict(measured),
     }
 
 
-def comparison_json(comparisons: Sequence[Comparison], differing: Sequence[str]) -> dict[str, Any]:
-    """JSON form of a comparison, with what else differs between the two."""
-    rows = [row._asdict() | {"exact_match": row.exact_match._asdict(), "f1": row.f1._asdict()} for row in comparisons]
-    return {"differing": list(differing), "groups": rows}
-
-
 def percent(estimate: Estimate) -> str:
-    """Mean and interval in percent."""
+    """A share in percent with its interval.
+
+    Example:
+        >>> percent(Estimate(0.5, 0.25, 0.75))
+        '50.0 [25.0,75.0]'
+    """
     return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f},{100 * estimate.high:.1f}]"

@@ -1,97 +1,112 @@
-"""reporting: folders of evaluations -> their tables, and the difference of two.
+"""reporting: folders of finished evaluations -> tables, and the difference of each to the first.
 
+In: `FOLDER [FOLDER ...] [--force] [--json] [--pass_k K ...]`. Out: what is shown on standard output.
 Source: ours.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import tyro
-from rich.console import Console
+from rich.console import RenderableType
+from rich.text import Text
 
-from igrpo_eval.comparison import check_comparable, compare
-from igrpo_eval.metrics import summarise
-from igrpo_eval.records import RECORDS, SETTINGS, Record, read_records
-from igrpo_eval.report import comparison_json, comparison_table, pass_table, report_json, summary_table
-from igrpo_train.checks import check
-from igrpo_train.tracking import write_text
+from igrpo_eval.comparison import Comparison, compare, comparison_to_dict
+from igrpo_eval.finished import Finished, read_finished
+from igrpo_eval.metrics import Summary, summary_to_dict
+from igrpo_eval.report import behaviour_table, comparison_table, show_table, summary_table
+from igrpo_eval.sets import summarise_sets
+from igrpo_train.checks import check, natural
+
+PROGRAM: Final = "igrpo-eval report"
+USAGE: Final = f"{PROGRAM} FOLDER [FOLDER ...] [--force] [--json] [--pass_k K ...]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Tables of an evaluation, or of two and their difference."""
+    """Which evaluations to show, and how."""
 
     folders: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """One folder of `igrpo-eval run`, or two to compare: the second less the first."""
+    """Folders that igrpo-eval run wrote; every further one is compared with the first."""
     force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Compare evaluations that differ in more than their models, on the questions that they share."""
+    """Compare runs that differ in more than the policy, on the questions that both have."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON instead of tables."""
+    pass_k: tuple[int, ...] = ()
+    """Also report pass@k for these k, each at most the samples of a question."""
     seed: int = 0
-    """Of intervals and sign changes."""
-    json: str = ""
-    """Write everything to this file, too."""
+    """Of intervals and drawn sign patterns."""
 
     def __post_init__(self) -> None:
-        check("folders", " ".join(self.folders), len(self.folders) in (1, 2), "one folder, or two to compare")
-        check("seed", self.seed, self.seed >= 0, "at least 0")
+        check("folders", self.folders, bool(self.folders), "at least one", USAGE)
+        check("folders", self.folders, len(set(self.folders)) == len(self.folders), "different ones", "remove one")
+        check("seed", self.seed, natural(self.seed), "at least 0")
+        check("pass_k", self.pass_k, all(k >= 1 for k in self.pass_k), "at least 1 each")
 
 
-def report(settings: Report) -> dict[str, Any]:
-    """Print the tables and return what they hold.
-
-    Raises:
-        FileNotFoundError: a folder holds no finished evaluation.
-        ValueError: a file was changed, or two evaluations cannot be compared and `force` is not given.
-        DiskError: the JSON file cannot be written.
-    """
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    evaluations = [_read(Path(folder).expanduser()) for folder in settings.folders]
-    found: dict[str, Any] = {"evaluations": []}
-    for folder, (own, records) in zip(settings.folders, evaluations, strict=True):
-        summaries = summarise(records, seed=settings.seed)
-        found["evaluations"].append({"folder": folder, **report_json(summaries, own, {}, records)})
-        console.print(f"\n{folder}", markup=False, highlight=False)
-        console.print(summary_table(summaries, records))
-        passes = pass_table(summaries)
-        if passes is not None:
-            console.print(passes)
-    if len(evaluations) == 2:
-        (first, first_records), (second, second_records) = evaluations
-        differing = check_comparable(first, second, first_records, second_records)
-        if differing and not settings.force:
-            raise ValueError(
-                f"evaluations must agree in all but their models to be compared, got {'; '.join(differing)}: "
-                "evaluate again alike, or add --force"
-            )
-        for line in differing:
-            console.print(f"differs: {line}", markup=False, highlight=False)
-        comparisons = compare(first_records, second_records, seed=settings.seed)
-        found["comparison"] = comparison_json(comparisons, differing)
-        console.print(comparison_table(comparisons))
-    if settings.json:
-        write_text(Path(settings.json).expanduser(), json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    return found
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], list[Record]]:
-    """Settings and records of a folder.
+def load_report(args: Sequence[str]) -> Report:
+    """Read the flags of a report.
 
     Raises:
-        FileNotFoundError: there are none.
-        ValueError: the settings are no JSON, or there is no whole record.
+        SystemExit: an unknown flag or a wrong value (code 2, explained on standard error), or `--help` (code 0).
+
+    Example:
+        >>> load_report(["runs/a", "runs/b", "--force"]).folders
+        ('runs/a', 'runs/b')
     """
-    path = folder / SETTINGS
-    if not path.is_file():
-        raise FileNotFoundError(f"folders must hold evaluations, got {str(folder)!r} without {SETTINGS}: run it first")
+    return tyro.cli(Report, prog=PROGRAM, description=USAGE, args=list(args), use_underscores=True)
+
+
+def show_report(report: Report) -> None:
+    """Read, summarise, compare, then show everything at once.
+
+    Raises:
+        FileNotFoundError, ValueError: a folder holds no finished evaluation; or runs differ in more than the policy.
+    """
+    runs = [read_finished(folder) for folder in report.folders]
+    summaries = [_summarise(run, report) for run in runs]
+    comparisons = [compare(runs[0], run, force=report.force, seed=report.seed) for run in runs[1:]]
+    if report.json:
+        sys.stdout.write(json.dumps(_as_json(runs, summaries, comparisons), indent=2, ensure_ascii=False) + "\n")
+        return
+    parts: list[RenderableType] = []
+    for run, rows in zip(runs, summaries, strict=True):
+        parts += [_heading(run), summary_table(rows), behaviour_table(rows), ""]
+    for comparison in comparisons:
+        parts += [*_warning(comparison), comparison_table(comparison), ""]
+    show_table(*parts)
+
+
+def _summarise(run: Finished, report: Report) -> list[Summary]:
     try:
-        own = json.loads(path.read_text(encoding="utf-8"))
+        return summarise_sets(run.records, seed=report.seed, pass_k=report.pass_k)
     except ValueError as error:
-        raise ValueError(f"{path} must be JSON, got {error}: restore it or evaluate again") from error
-    if any(folder.glob("records.*.part.jsonl")):
-        raise ValueError(f"{folder} must hold a finished evaluation, got parts of one: go on with its --resume first")
-    records = read_records(folder / RECORDS)
-    if not records:
-        raise ValueError(f"{folder / RECORDS} must hold a record, got none: go on with its --resume first")
-    return own, records
+        raise ValueError(f"{run.name}: {error}") from error
+
+
+def _as_json(
+    runs: Sequence[Finished], summaries: Sequence[Sequence[Summary]], comparisons: Sequence[Comparison]
+) -> dict[str, object]:
+    described = [
+        {"folder": run.name, "settings": dict(run.settings), "groups": [summary_to_dict(row) for row in rows]}
+        for run, rows in zip(runs, summaries, strict=True)
+    ]
+    return {"runs": described, "comparisons": [comparison_to_dict(comparison) for comparison in comparisons]}
+
+
+def _heading(run: Finished) -> Text:
+    step = run.settings.get("step")
+    model = f"{run.settings.get('model.path')}" + ("" if step is None else f", step {step}")
+    return Text(f"{run.name}: {model}, temperature {run.settings.get('temperature')}", style="bold")
+
+
+def _warning(comparison: Comparison) -> list[RenderableType]:
+    """What makes a forced comparison unfair, to stand above its table."""
+    if not comparison.differing:
+        return []
+    lines = [f"  {name}: {made} | {now}" for name, (made, now) in comparison.differing.items()]
+    head = f"{comparison.first} | {comparison.second} differ in more than the policy:"
+    return [Text("\n".join([head, *lines]), style="yellow")]

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
 from igrpo_theory.randomness import Stream, fold, spaced_keys
-from igrpo_theory.segments import LARGE, group_counts, group_sizes
+from igrpo_theory.segments import LARGE, blocks, group_counts, group_sizes, repeat_rising
 from igrpo_theory.stages import Stage
 from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
@@ -96,7 +96,7 @@ class Proposal(Generic[Payload]):
 
 @runtime_checkable
 class World(Protocol[Payload]):
-    """What the loop needs of a policy with its environment."""
+    """What the loop needs of a policy with its environment; it is asked for the turns of a stage 65536 at a time."""
 
     def propose(
         self, tree: RolloutTree[Payload], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
@@ -201,6 +201,12 @@ def _evaluate(
 
 def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Scores of nodes in rising order, checked and written to the tree."""
+    for block in blocks(len(nodes)):
+        _score_block(world, tree, nodes[block])
+    return tree.score[_span(nodes)]
+
+
+def _score_block(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndarray, " n"]) -> None:
     scores = world.score(tree, nodes)
     if len(scores) != len(nodes):
         raise ValueError(
@@ -212,9 +218,7 @@ def _score(world: World[Payload], tree: RolloutTree[Payload], nodes: Int[np.ndar
             f"scores must be finite, got {scores[bad[0]]} for node {nodes[bad[0]]} of question "
             f"{tree.question[nodes[bad[0]]]}: check the scorer"
         )
-    span = _span(nodes)
-    tree.set_scores(span, scores)
-    return tree.score[span]
+    tree.set_scores(_span(nodes), scores)
 
 
 def _propose(
@@ -227,16 +231,20 @@ def _propose(
 ) -> Int[np.ndarray, " m"]:
     """So many children of each node, each with its own random stream; returns them."""
     num_children = group_counts(counts, tree.questions_of(nodes), tree.num_questions)
-    parents, streams = np.repeat(nodes, counts), fold(keys, Stream.PROPOSAL)
-    local = tree.reserve(parents)
-    child_keys = _child_keys(streams, num_children >= LARGE, tree.questions_of(parents), local)
-    proposal = world.propose(tree, parents, child_keys)
-    if not len(proposal.payloads) == len(proposal.terminal) == len(parents):
-        raise ValueError(
-            f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
-            f"{len(proposal.terminal)} flags for {len(parents)} parents: check the world"
-        )
-    return tree.append(parents, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+    parents, streams = repeat_rising(nodes, counts), fold(keys, Stream.PROPOSAL)
+    first = tree.num_nodes
+    for block in blocks(len(parents)):
+        above = parents[block]
+        local = tree.reserve(above)
+        child_keys = _child_keys(streams, num_children >= LARGE, tree.questions_of(above), local)
+        proposal = world.propose(tree, above, child_keys)
+        if not len(proposal.payloads) == len(proposal.terminal) == len(above):
+            raise ValueError(
+                f"world.propose must return one turn a parent, got {len(proposal.payloads)} payloads and "
+                f"{len(proposal.terminal)} flags for {len(above)} parents: check the world"
+            )
+        tree.append(above, proposal.payloads, proposal.terminal, rule.turn_limit, local)
+    return np.arange(first, tree.num_nodes)
 
 
 def _child_keys(

@@ -159,7 +159,7 @@ def generator(key: np.uint64) -> np.random.Generator:
 def _as_uint64(word: Word) -> UInt64[np.ndarray, "..."]:
     # One-element arrays instead of scalars: numpy warns when a scalar wraps around, and wrapping is the point.
     if isinstance(word, np.ndarray):
-        return word.astype(np.uint64, copy=False)
+        return word.view(np.uint64) if word.dtype == np.int64 else word.astype(np.uint64, copy=False)
     return np.array([int(word) & _MASK], dtype=np.uint64)
 
 

@@ -11,14 +11,21 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, UInt64
 
 from igrpo_theory.randomness import generator, uniforms
-from igrpo_theory.segments import LARGE, group_bounds, group_sizes, members, order_within, rank_within, running_sum
+from igrpo_theory.segments import (
+    LARGE,
+    blocks,
+    group_bounds,
+    group_sizes,
+    members,
+    order_within,
+    rank_within,
+    running_sum,
+)
 
 _MANY_DRAWS = 64
 """Draws a question above which questions are counted one by one; below, all at once."""
 _ROWS = 64
 """Rows of the table that orders the nodes of a large stage: few, so that a step does much work at once."""
-_BLOCK = 1 << 16
-"""Poisson numbers drawn at once."""
 _INVERTED = 16.0
 """Mean up to which inversion, which counts up from zero, is the faster way."""
 
@@ -176,34 +183,49 @@ def _many_draws(probabilities: Float[np.ndarray, " A"], budget: int, key: np.uin
 def _poisson(probabilities: Float[np.ndarray, " A"], scale: float, rng: np.random.Generator) -> Int[np.ndarray, " A"]:
     """Poisson numbers of mean scale * p, in blocks that fit the cache: by inversion where all means are small."""
     counts = np.empty(len(probabilities), dtype=np.int64)
-    for start in range(0, len(probabilities), _BLOCK):
-        mean = probabilities[start : start + _BLOCK] * scale
-        counts[start : start + _BLOCK] = rng.poisson(mean) if mean.max() > _INVERTED else _inverted(mean, rng)
+    nodes, rest = [], []
+    for block in blocks(len(probabilities)):
+        mean = probabilities[block] * scale
+        if mean.max() > _INVERTED:
+            counts[block] = rng.poisson(mean)
+        else:
+            counts[block], more, unfinished = _inverted(mean, rng)
+            nodes.append(block.start + more)
+            rest.append(unfinished)
+    if nodes:
+        _invert_rest(counts, np.concatenate(nodes), np.concatenate(rest, axis=1))
     return counts
 
 
-def _inverted(mean: Float[np.ndarray, " n"], rng: np.random.Generator) -> Int8[np.ndarray, " n"]:
-    """How many values of the Poisson CDF are below a uniform; 64 is out of reach for means up to _INVERTED."""
+def _inverted(
+    mean: Float[np.ndarray, " n"], rng: np.random.Generator
+) -> tuple[Int8[np.ndarray, " n"], Int[np.ndarray, " m"], Float[np.ndarray, "4 m"]]:
+    """How many of the first three values of the Poisson CDF are below a uniform, and where the fourth is, too.
+
+    The last array says how to count on there: the uniform, the chances of 3 and of at most 3, and the mean.
+    """
     draws, term, counts = rng.random(len(mean)), np.exp(-mean), np.zeros(len(mean), dtype=np.int8)
     below = term.copy()
     for number in range(1, 4):
-        more = draws > below
-        counts += more
+        counts += draws > below
         term *= mean
         term *= 1 / number
         below += term
-    # Few are left: to choose them pays off from here on.
-    left = chosen = np.flatnonzero(more)
+    more = np.flatnonzero(draws > below)
+    return counts, more, np.array([column[more] for column in (draws, term, below, mean)])
+
+
+def _invert_rest(counts: Int[np.ndarray, " A"], nodes: Int[np.ndarray, " m"], rest: Float[np.ndarray, "4 m"]) -> None:
+    """Count on where the number is 4 or more, which are few; 64 is out of reach for means up to _INVERTED."""
     for number in range(4, 65):
-        draws, term, below, mean = draws[chosen], term[chosen], below[chosen], mean[chosen]
-        chosen = np.flatnonzero(draws > below)
-        if len(chosen) == 0:
+        if len(nodes) == 0:
             break
-        left = left[chosen]
-        counts[left] += 1
+        counts[nodes] += 1
+        draws, term, below, mean = rest
         term *= mean / number
         below += term
-    return counts
+        more = np.flatnonzero(draws > below)
+        nodes, rest = nodes[more], rest[:, more]
 
 
 def _rounded_shares(

@@ -46,6 +46,8 @@ _COLUMNS = {
     "value": np.float64,
     "status": np.int8,
 }
+_OF_MANY = ("question", "local")
+"""Columns that a tree by itself does not keep: its question is 0, and its nodes are numbered as they are born."""
 
 
 class RolloutTree(Generic[Payload]):
@@ -61,16 +63,17 @@ class RolloutTree(Generic[Payload]):
         ([-1, 0, 0], [2])
     """
 
-    def __init__(self, capacity: int, payload_dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(self, num_questions: int, capacity: int, payload_dtype: np.dtype[Any] | None = None) -> None:
         """An empty forest with room for some nodes; use `plant`."""
         self._num_nodes = 0
+        self._sizes = np.zeros(num_questions, dtype=np.int64)
         self._payloads: list[Payload] | None = [] if payload_dtype is None else None
-        self._columns = {name: np.empty(capacity, dtype=dtype) for name, dtype in _COLUMNS.items()}
+        kept = [name for name in _COLUMNS if num_questions > 1 or name not in _OF_MANY]
+        self._columns = {name: np.empty(capacity, dtype=_COLUMNS[name]) for name in kept}
         if payload_dtype is not None:
             self._columns["payload"] = np.empty(capacity, dtype=payload_dtype)
         # Scores and values are written where they are known or asked for: NaN stands up to here in each.
         self._written = {"score": 0, "value": 0}
-        self._sizes = np.zeros(0, dtype=np.int64)
         self.stages: list[Stage] = []
         """How each expansion after the root was drawn, by depth; `grow` writes it."""
 
@@ -88,8 +91,9 @@ class RolloutTree(Generic[Payload]):
         if len(roots) == 0:
             raise ValueError("roots must hold at least one question, got none: pass one root a question")
         num_questions = len(roots)
-        tree = cls(max(capacity, 8 * num_questions), roots.dtype if isinstance(roots, np.ndarray) else None)
-        tree._sizes = np.ones(num_questions, dtype=np.int64)
+        payload_dtype = roots.dtype if isinstance(roots, np.ndarray) else None
+        tree = cls(num_questions, max(capacity, 8 * num_questions), payload_dtype)
+        tree._sizes += 1
         tree._fill(
             payloads=roots,
             parent=np.full(num_questions, -1),
@@ -128,12 +132,12 @@ class RolloutTree(Generic[Payload]):
     @property
     def question(self) -> Int32[np.ndarray, " N"]:
         """The slot of the question whose tree this is; also its root's node number."""
-        return self._filled("question")
+        return self._filled("question") if self.num_questions > 1 else np.broadcast_to(np.int32(0), self.num_nodes)
 
     @property
     def local(self) -> Int32[np.ndarray, " N"]:
         """Birth order inside the question's tree, root 0: unlike the node number it ignores the rest of the batch."""
-        return self._filled("local")
+        return self._filled("local") if self.num_questions > 1 else np.arange(self.num_nodes, dtype=np.int32)
 
     @property
     def score(self) -> Float64[np.ndarray, " N"]:
@@ -183,10 +187,10 @@ class RolloutTree(Generic[Payload]):
         """
         assert len(parents) == len(payloads) == len(terminal), "one payload and one flag a parent"
         assert not self.status[parents].any(), "only active nodes have children"
+        local = self.reserve(parents) if local is None else local
+        nodes = np.arange(self.num_nodes, self.num_nodes + len(parents)) if self.num_questions > 1 else local
         depth = self.depth[parents] + 1
         question = self.questions_of(parents)
-        nodes = np.arange(self.num_nodes, self.num_nodes + len(parents))
-        local = self.reserve(parents) if local is None else local
         # Products instead of choices, which are slow where they are hard to foretell.
         at_limit = (depth >= turn_limit) * np.int8(NodeStatus.TURN_LIMIT)
         status = at_limit * ~terminal + terminal * np.int8(NodeStatus.TERMINAL)
@@ -317,7 +321,8 @@ class RolloutTree(Generic[Payload]):
         start, stop = self.num_nodes, self.num_nodes + len(payloads)
         self._make_room(stop)
         for name, entries in columns.items():
-            self._columns[name][start:stop] = entries
+            if name in self._columns:
+                self._columns[name][start:stop] = entries
         if self._payloads is None:
             self._columns["payload"][start:stop] = payloads
         else:

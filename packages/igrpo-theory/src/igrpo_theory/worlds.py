@@ -265,6 +265,8 @@ class PolicyTreeWorld:
         above = policy.parent[1:]
         self._first_child = np.searchsorted(above, np.arange(len(policy.parent))) + 1
         width = int(np.bincount(above).max())
+        # Small numbers are added up faster.
+        self._places = np.min_scalar_type(width)
         # Upper ends of the children's intervals; the last child's is infinite, so that rounding leaves no gap.
         table = np.full((width, len(policy.parent)), np.inf)
         table[children - self._first_child[above], above] = policy.probability[1:]
@@ -280,11 +282,13 @@ class PolicyTreeWorld:
     ) -> Proposal[int]:
         """Draw a child state for each parent."""
         states, bits = _payloads(tree, parents), random_bits(keys)
-        children = self._first_child.take(states, mode="clip")
+        passed = np.zeros(len(states), dtype=self._places)
         for ends in self._ends:
-            children += ends.take(states, mode="clip") <= bits
+            passed += ends.take(states, mode="clip") <= bits
+        children = self._first_child.take(states, mode="clip")
+        children += passed
         payloads = children if isinstance(tree.payload, np.ndarray) else children.tolist()
-        return Proposal(payloads, self.policy.answer[children])
+        return Proposal(payloads, self.policy.answer.take(children, mode="clip"))
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of each node's state."""

@@ -45,14 +45,24 @@ class Rollout(NamedTuple):
         return [_answer(self.tree, leaf) for leaf in self.paths.leaf.tolist()]
 
 
-def chain_rule(turn_limit: int, samples: int = 1) -> GrowthRule:
-    """Trees of width one: `samples` chains a question, of which nothing is scored.
+def chain_rule(turn_limit: int, samples: int = 1, *, scores: bool = False) -> GrowthRule:
+    """Trees of width one: `samples` chains a question; with `scores`, the root and every turn that goes on are scored.
+
+    No draw depends on a score.
 
     Example:
-        >>> chain_rule(4).needs_scores
-        False
+        >>> chain_rule(4).needs_scores, chain_rule(4, scores=True).needs_scores
+        (False, True)
     """
-    return GrowthRule(budget=samples, cap=1, gamma=0.0, criterion="zero", turn_limit=turn_limit)
+    return GrowthRule(
+        budget=samples,
+        cap=1,
+        gamma=0.0,
+        criterion="zero",
+        turn_limit=turn_limit,
+        root_score="evaluate",
+        score_chains=scores,
+    )
 
 
 def collect(
