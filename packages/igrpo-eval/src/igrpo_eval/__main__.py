@@ -37,10 +37,19 @@ def _dispatch(words: Sequence[str]) -> None:
     if words and words[0] in ("-h", "--help"):
         Console().print(f"usage: {USAGE}\nigrpo-eval run --help lists the keys.", markup=False, highlight=False)
         return
+    if words and words[0] == "correlate":
+        _correlate(words[1:])
+        return
     if not words or words[0] != "run":
         given = repr(words[0]) if words else "nothing"
         raise ValueError(f"command must be run, got {given}: {USAGE}")
     run(load_evaluation(words[1:]))
+
+
+def _correlate(args: Sequence[str]) -> None:
+    from igrpo_eval.correlate import correlate, load_correlation
+
+    correlate(load_correlation(args))
 
 
 def run(evaluation: Evaluation) -> None:
