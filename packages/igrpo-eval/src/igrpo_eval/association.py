@@ -52,7 +52,7 @@ class Sums(IntEnum):
 
 
 class Estimate(NamedTuple):
-    """A statistic with its interval; None where it is not defined."""
+    """A statistic with its interval; None where it is not defined, and no ends where one question is all there is."""
 
     value: float | None
     low: float | None
@@ -131,6 +131,7 @@ def estimate(
     """Statistics of all questions, with 95% percentile intervals over resampled questions.
 
     A resample where a statistic is not defined (no question with both outcomes was drawn) is left out of its interval.
+    The interval is that of a large number of questions: with a handful it is too narrow, and one question has none.
 
     Args:
         sums: a row a question.
@@ -143,7 +144,8 @@ def estimate(
         Estimate(value=1.0, low=1.0, high=1.0)
     """
     total, drawn = sums.sum(axis=0, keepdims=True), resampled_totals(sums, seed=seed, resamples=resamples)
-    return tuple(_estimate(float(statistic(total)[0]), statistic(drawn)) for statistic in statistics)
+    single = int((sums != 0).any(axis=1).sum()) < 2
+    return tuple(_estimate(float(statistic(total)[0]), statistic(drawn), single) for statistic in statistics)
 
 
 def ratio_estimates(
@@ -186,7 +188,7 @@ def _ranks(
     new = np.ones(len(order), dtype=bool)
     new[1:] = (value[1:] != value[:-1]) | (unit[1:] != unit[:-1])
     start = np.flatnonzero(new)
-    stop = np.append(start[1:], len(order))
+    stop = np.append(start, len(order))[1:]
     shared = np.repeat((start + stop + 1) / 2, stop - start)
     ranks = np.empty(len(order))
     ranks[order] = shared - (np.cumsum(count) - count)[unit]
@@ -214,9 +216,11 @@ def _ratio(above: Float[np.ndarray, " B"], below: Float[np.ndarray, " B"]) -> Fl
     return np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0)
 
 
-def _estimate(value: float, law: Float[np.ndarray, " B"]) -> Estimate:
+def _estimate(value: float, law: Float[np.ndarray, " B"], single: bool) -> Estimate:
     law = law[~np.isnan(law)]
-    if math.isnan(value) or len(law) == 0:
+    if math.isnan(value):
         return Estimate(None, None, None)
+    if single or len(law) == 0:
+        return Estimate(value, None, None)
     low, high = np.quantile(law, [0.025, 0.975])
     return Estimate(value, float(low), float(high))

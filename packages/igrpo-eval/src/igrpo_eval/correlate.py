@@ -108,6 +108,7 @@ def correlate(settings: Correlation) -> None:
     for one in studies:
         for table in study_tables(one):
             console.print(table)
-    console.print()
-    console.print(verdict_table(studies))
+    if any(one.verdicts for one in studies):
+        console.print()
+        console.print(verdict_table(studies))
     console.print(f"\nwrote {', '.join(map(str, written))}", markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from igrpo_eval.association import (
     RESAMPLES,
@@ -133,7 +133,8 @@ class _Desk:
             between=self._between(),
             calibration=tuple(bin_ for view in ("all", "before", "after") for bin_ in self._calibration(view)),
             gains=tuple(self._gains()),
-            verdicts=tuple(self._verdicts(scored)),
+            # Trees that V has guided are no draws of the policy: they get no verdict.
+            verdicts=() if self.policy.guided else tuple(self._verdicts(scored)),
         )
 
     def _scored(self, view: View) -> Bool[np.ndarray, "P T"]:
@@ -145,13 +146,13 @@ class _Desk:
         label: str,
         values: Float[np.ndarray, " P"],
         rows: Bool[np.ndarray, " P"],
-        *,
-        equal_length: bool = False,
+        equal: Int[np.ndarray, " P"] | None = None,
     ) -> Row:
+        """Some of the paths; with `equal`, a pair is two paths of one question that agree in it, at most T."""
         paths = self.paths
         unit, success = paths.unit[rows], paths.success[rows]
-        if equal_length:
-            unit = unit * (paths.score.shape[1] + 1) + paths.length[rows]
+        if equal is not None:
+            unit = unit * (paths.score.shape[1] + 1) + equal[rows]
         sums = question_sums(values[rows], success, unit, paths.question[rows])
         slope, area, correlation = estimate(sums, (covariance, auc, pearson), seed=self.seed, resamples=self.resamples)
         return Row(
@@ -169,7 +170,7 @@ class _Desk:
         for length in np.unique(self.paths.length).tolist():
             yield self._row(f"{length} turns" if length > 1 else "1 turn", self.total, self.paths.length == length)
         everything = np.ones(len(self.total), dtype=bool)
-        yield self._row("pairs of equal length", self.total, everything, equal_length=True)
+        yield self._row("pairs of equal length", self.total, everything, self.paths.length)
         yield self._row("all lengths", self.total, everything)
 
     def _turn_rows(self, view: View) -> Iterator[Row]:
@@ -181,9 +182,14 @@ class _Desk:
     def _view_rows(self, view: View) -> Iterator[Row]:
         scored = self._scored(view)
         if scored.any():
-            total = np.where(scored, self.val, 0.0).sum(axis=1)
-            yield self._row(f"V of nodes {view}", total, scored.any(axis=1))
+            yield self._view_row(view)
             yield from self._turn_rows(view)
+
+    def _view_row(self, view: View, rows: Bool[np.ndarray, " P"] | bool = True) -> Row:
+        """The part of V from these nodes; whoever finds the answer early has fewer of them before, so numbers agree."""
+        scored = self._scored(view)
+        total, number = np.where(scored, self.val, 0.0).sum(axis=1), scored.sum(axis=1)
+        return self._row(f"V of equally many nodes {view}", total, (number > 0) & rows, number)
 
     def _groups(self) -> Iterator[tuple[str, Bool[np.ndarray, " P"]]]:
         paths = self.paths
@@ -198,7 +204,7 @@ class _Desk:
     def _steps(self) -> list[tuple[str, Bool[np.ndarray, " P"]]]:
         """Training steps, or ranges of them."""
         paths, steps = self.paths, np.unique(self.paths.step)
-        parts = np.array_split(steps, min(len(steps), MOST_STEPS))
+        parts = np.array_split(steps, max(1, min(len(steps), MOST_STEPS)))
         return [
             (_steps_label(part[0], part[-1]), (paths.step >= part[0]) & (paths.step <= part[-1]))
             for part in parts
@@ -254,11 +260,22 @@ class _Desk:
         for source in np.unique(self.paths.source).tolist():
             rows = self.paths.source == source
             whole = self._row("", self.total, rows)
-            equal = self._row("", self.total, rows, equal_length=True)
+            equal = self._row("", self.total, rows, self.paths.length)
+            before = self._view_row("before", rows)
             judgement, reason = judge(whole.auc, whole.num_mixed, int(scored[rows].sum()))
             if judgement == "supported" and (equal.auc.low is None or equal.auc.low <= 0.5):
                 reason += ", but paths of equal length do not show it: length may be all that V tells"
-            yield Verdict(_named(self.paths.sources[source]), whole.num_mixed, whole.auc, equal.auc, judgement, reason)
+            elif judgement == "supported" and (before.auc.low is None or before.auc.low <= 0.5):
+                reason += ", but nodes before the find do not show it: V may tell only that the answer was found"
+            yield Verdict(
+                source=_named(self.paths.sources[source]),
+                num_mixed=whole.num_mixed,
+                auc=whole.auc,
+                equal_length=equal.auc,
+                before=before.auc,
+                judgement=judgement,
+                reason=reason,
+            )
 
 
 def _parents(paths: Trajectories, root_score: RootScore) -> Float[np.ndarray, "P T"]:

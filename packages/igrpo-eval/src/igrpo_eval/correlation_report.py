@@ -43,7 +43,9 @@ def study_tables(study: Study) -> Iterator[Table | Text]:
         f"{study.num_truncated:,} truncated paths, {policy.dropped:,} questions with fewer than {LEAST_SAMPLES} chains",
     ]
     if policy.guided:
-        lines.append("V itself may have guided these draws: no evidence about the policy's own paths")
+        lines.append(
+            "V itself may have guided these draws: they say nothing of the policy's own paths, and get no verdict"
+        )
     elif policy.temperature != 1:
         lines.append("another temperature is another policy: the slope in gamma is that of this one")
     yield Text("\n" + "\n".join(lines))
@@ -61,7 +63,7 @@ def study_tables(study: Study) -> Iterator[Table | Text]:
 def verdict_table(studies: Sequence[Study]) -> Table:
     """The verdict of each benchmark under each policy."""
     table = _table("does V tell R inside a question?", "policy", "benchmark")
-    for name in ("mixed", "AUC of V", "at equal length"):
+    for name in ("mixed", "AUC of V", "equal length", "before the find"):
         table.add_column(name, justify="right")
     table.add_column("verdict")
     for study in studies:
@@ -72,6 +74,7 @@ def verdict_table(studies: Sequence[Study]) -> Table:
                 f"{verdict.num_mixed:,}",
                 _interval(verdict.auc),
                 _interval(verdict.equal_length),
+                _interval(verdict.before),
                 Text(f"{verdict.judgement}: {verdict.reason}"),
             )
     return table
@@ -126,7 +129,7 @@ def _rows_table(title: str, rows: Sequence[Row]) -> Table:
 
 def _calibration_table(bins: Sequence[Bin]) -> Table:
     """Bins without a node are left out."""
-    table = _table("calibration of s: share of successes of the nodes' paths, in %", "s", "nodes")
+    table = _table("calibration of s", "s", "nodes")
     for name in ("number", "mean s", "success %"):
         table.add_column(name, justify="right")
     for one in bins:
@@ -149,10 +152,8 @@ def _table(title: str, *names: str) -> Table:
 
 
 def _interval(estimate: Estimate, digits: int = 2, scale: float = 1.0) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "-"
-    value, low, high = (f"{scale * number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low},{high}]"
+    value, low, high = (None if number is None else f"{scale * number:.{digits}f}" for number in estimate)
+    return f"{value} [{low},{high}]" if low is not None else value or "-"
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,7 @@ def check_figures() -> None:
 
 
 def draw_gains(studies: Sequence[Study], file: Path) -> None:
-    """One panel a policy; successes are drawn whole, failures dashed, a colour for each range of training steps.
+    """A panel for all chains, by checkpoint, and one a training run, by its steps; failures are dashed.
 
     Args:
         studies: at least one.
@@ -42,26 +42,52 @@ def draw_gains(studies: Sequence[Study], file: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
+    panels = _panels(studies)
+    size = (4.6 * len(panels), 3.4)
     with plt.rc_context({"svg.hashsalt": "igrpo-eval", "svg.fonttype": "none", "font.size": 9.0}):
-        figure, axes = plt.subplots(
-            1, len(studies), figsize=(4.6 * len(studies), 3.4), layout="constrained", squeeze=False
-        )
-        for axis, study in zip(axes[0], studies, strict=True):
-            for number, steps in enumerate(dict.fromkeys(gain.steps for gain in study.gains)):
-                for success in (True, False):
-                    curve = [gain for gain in study.gains if (gain.steps, gain.success) == (steps, success)]
-                    style = {"color": f"C{number}", "linestyle": "-" if success else "--", "marker": "o"}
-                    label = f"{steps}, {'successes' if success else 'failures'}"
-                    axis.errorbar(*_points(curve), label=label, markersize=3, capsize=2, **style)
+        figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+        for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
+            for number, (label, gains) in enumerate(curves.items()):
+                for success, line, outcome in ((True, "-", "successes"), (False, "--", "failures")):
+                    points = _points([gain for gain in gains if gain.success == success])
+                    axis.errorbar(
+                        *points,
+                        label=f"{label}, {outcome}",
+                        color=f"C{number}",
+                        linestyle=line,
+                        marker="o",
+                        markersize=3,
+                        capsize=2,
+                    )
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axis.set_title(policy_title(study.policy), fontsize="small", wrap=True)
+            axis.set_title(title, fontsize="small", wrap=True)
             axis.set_xlabel("turn")
             axis.set_ylabel("cumulative information gain")
             axis.grid(alpha=0.3)
-            axis.legend(fontsize="small")
+            axis.legend(fontsize="x-small")
         with writing(file):
             figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
         plt.close(figure)
+
+
+def _panels(studies: Sequence[Study]) -> dict[str, dict[str, list[Gain]]]:
+    """Curves by panel and label."""
+    chains = [study for study in studies if not study.policy.guided]
+    steps = {study.policy.step for study in chains}
+    panels: dict[str, dict[str, list[Gain]]] = {}
+    for study in studies:
+        policy = study.policy
+        if policy.guided:
+            labels = dict.fromkeys(gain.steps for gain in study.gains)
+            panels[policy_title(policy)] = {
+                label: [gain for gain in study.gains if gain.steps == label] for label in labels
+            }
+        else:
+            # Checkpoints of one run differ in their step; anything else is told by its whole name.
+            distinct = len(steps) == len(chains) and policy.step is not None
+            label = f"step {policy.step}" if distinct else policy_title(policy)
+            panels.setdefault("chains", {})[label] = list(study.gains)
+    return panels
 
 
 def _points(curve: Sequence[Gain]) -> tuple[list[int], list[float], list[list[float]]]:

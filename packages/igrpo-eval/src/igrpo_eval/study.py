@@ -61,6 +61,8 @@ class Verdict(NamedTuple):
     auc: Estimate
     equal_length: Estimate
     """AUC of pairs of the same question and the same number of turns."""
+    before: Estimate
+    """AUC of V's part from nodes before the answer came into view; pairs have equally many of them."""
     judgement: Judgement
     reason: str
 
@@ -89,3 +91,4 @@ class Study:
     calibration: tuple[Bin, ...]
     gains: tuple[Gain, ...]
     verdicts: tuple[Verdict, ...]
+    """One a data set; none of training trees."""
