@@ -84,23 +84,30 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         rounds = [_one_score(paths, arguments.resamples) for _ in range(arguments.repeats)]
         row = {"trajectories": num_paths, "rounds": rounds, "one_score_peak_gib": _peak_gib()}
         if arguments.study:
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             study(paths, resamples=arguments.resamples)
-            row |= {"study_s": time.perf_counter() - start, "study_peak_gib": _peak_gib()}
+            row |= {"study_s": time.perf_counter() - start, "study_cpu_s": time.process_time() - used}
+            row["study_peak_gib"] = _peak_gib()
         rows.append(row)
     return {"samples": arguments.samples, "resamples": arguments.resamples, "rows": rows, "machine": machine()}
 
 
 def _one_score(paths: Trajectories, resamples: int) -> dict[str, float]:
     """Seconds of V, of the sums and of the intervals, with the AUC."""
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     values = np.nansum(path_values(paths), axis=1)
     sums = question_sums(values, paths.success, paths.unit, paths.question)
     middle = time.perf_counter()
     area, _ = estimate(sums, (auc, pearson), seed=0, resamples=resamples)
     stop = time.perf_counter()
     assert area.value is not None
-    return {"sums_s": middle - start, "bootstrap_s": stop - middle, "whole_s": stop - start, "auc": area.value}
+    return {
+        "sums_s": middle - start,
+        "bootstrap_s": stop - middle,
+        "whole_s": stop - start,
+        "cpu_s": time.process_time() - used,
+        "auc": area.value,
+    }
 
 
 def _peak_gib() -> float:
@@ -110,14 +117,19 @@ def _peak_gib() -> float:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
-    titles = ("trajectories", "sums s", "bootstrap s", "one score s", "range", "peak GiB", "whole study s", "peak GiB")
+    titles = ("trajectories", "sums s", "bootstrap s", "one score s", "range", "CPU s", "peak GiB")
+    titles += ("whole study s", "CPU s", "peak GiB")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in figures["rows"]:
-        seconds = [median(one[name] for one in row["rounds"]) for name in ("sums_s", "bootstrap_s", "whole_s")]
-        whole = [one["whole_s"] for one in row["rounds"]]
-        cells = [f"{row['trajectories']:,}", *(f"{number:.2f}" for number in seconds)]
-        cells += [f"{min(whole):.2f} to {max(whole):.2f}", f"{row['one_score_peak_gib']:.2f}"]
-        cells += [f"{row['study_s']:.1f}", f"{row['study_peak_gib']:.2f}"] if "study_s" in row else ["-", "-"]
+        names = ("sums_s", "bootstrap_s", "whole_s", "cpu_s")
+        sums, bootstrap, whole, cpu = (median(one[name] for one in row["rounds"]) for name in names)
+        rounds = [one["whole_s"] for one in row["rounds"]]
+        cells = [f"{row['trajectories']:,}", f"{sums:.2f}", f"{bootstrap:.2f}", f"{whole:.2f}"]
+        cells += [f"{min(rounds):.2f} to {max(rounds):.2f}", f"{cpu:.2f}", f"{row['one_score_peak_gib']:.2f}"]
+        if "study_s" in row:
+            cells += [f"{row['study_s']:.1f}", f"{row['study_cpu_s']:.1f}", f"{row['study_peak_gib']:.2f}"]
+        else:
+            cells += ["-"] * 3
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

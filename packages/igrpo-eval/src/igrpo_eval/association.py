@@ -197,7 +197,8 @@ def _ranks(
 
 def _by_question(columns: tuple[np.ndarray, ...], question: Int[np.ndarray, " U"]) -> Float[np.ndarray, "C K"]:
     place = np.unique(question, return_inverse=True)[1]
-    return np.stack([np.bincount(place, weights=column) for column in columns], axis=1)
+    # Without a path, bincount counts in integers.
+    return np.stack([np.bincount(place, weights=column) for column in columns], axis=1).astype(np.float64, copy=False)
 
 
 def _spread(
