@@ -46,6 +46,13 @@ def test_tree_vs_path(tmp_path):
     assert counts["official"] == sum(row.num_tokens for row in rows)
 
 
+def test_correlate():
+    from benchmarks import correlate
+
+    figures = correlate.measure(correlate.Arguments(trajectories=(100,), resamples=10, repeats=1))
+    assert "| 100 |" in correlate.table(figures)
+
+
 def test_report_writes_what_it_was_given(tmp_path, capsys):
     from benchmarks.reporting import machine, report
 

@@ -206,7 +206,7 @@ class _Desk:
         paths, steps = self.paths, np.unique(self.paths.step)
         parts = np.array_split(steps, max(1, min(len(steps), MOST_STEPS)))
         return [
-            (_steps_label(part[0], part[-1]), (paths.step >= part[0]) & (paths.step <= part[-1]))
+            (_steps_label(int(part[0]), int(part[-1])), (paths.step >= part[0]) & (paths.step <= part[-1]))
             for part in parts
             if len(part)
         ]

@@ -250,8 +250,10 @@ _RECORD_FIELDS: Final = {
 }
 
 
-def _check_record(place: str, row: Mapping[str, Any]) -> None:
-    if isinstance(row, Mapping) and "scores" not in row:
+def _check_record(place: str, row: object) -> None:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{place}: a record must be an object, got {_short(row)}: the file was changed, restore it")
+    if "scores" not in row:
         raise ValueError(f"{place}: a record must hold scores, got none: evaluate again with {_EVALUATE}")
     wrong = [name for name, kind in _RECORD_FIELDS.items() if name not in row or not isinstance(row[name], kind)]
     if wrong:
@@ -341,11 +343,11 @@ def _lay_out(paths: Sequence[_Path], policies: Sequence[Policy]) -> Trajectories
     sources = tuple(sorted({path.question[0] for path in paths}))
     # Sorted, so that the order of folders and lines changes no number.
     question = {name: number for number, name in enumerate(sorted({path.question for path in paths}))}
-    same = {policy: number for number, policy in reversed([*enumerate(p._replace(dropped=0) for p in policies)])}
-    policy = [same[p._replace(dropped=0)] for p in policies]
-    dropped = Counter[int]()
-    for number, one in zip(policy, policies, strict=True):
-        dropped[number] += one.dropped
+    merged: dict[Policy, int] = {}
+    for one in policies:
+        bare = one._replace(dropped=0)
+        merged[bare] = merged.get(bare, 0) + one.dropped
+    policy = [list(merged).index(one._replace(dropped=0)) for one in policies]
     units = [(policy[path.policy], path.unit) for path in paths]
     unit = {name: number for number, name in enumerate(dict.fromkeys(units))}
     turns = max(len(path.scores) for path in paths)
@@ -367,7 +369,7 @@ def _lay_out(paths: Sequence[_Path], policies: Sequence[Policy]) -> Trajectories
         score=score,
         root=np.array([math.nan if path.root is None else path.root for path in paths]),
         seen=seen,
-        policies=tuple(p._replace(dropped=dropped[number]) for number, p in enumerate(policies)),
+        policies=tuple(one._replace(dropped=dropped) for one, dropped in merged.items()),
         sources=sources,
     )
 

@@ -17,6 +17,11 @@ def _row(rows, label):
     return next(row for row in rows if row.label == label)
 
 
+def _says_nothing(auc):
+    """Whether an AUC is within 5 standard errors of one half: false of a true half once in 2 million seeds."""
+    return abs(auc.value - 0.5) < 5 * (auc.high - auc.low) / 3.92
+
+
 def _chains(num_questions, samples, seed):
     rng = np.random.default_rng(seed)
     return rng, np.repeat(np.arange(num_questions), samples), rng.random(num_questions)
@@ -46,20 +51,23 @@ def test_a_value_that_tells_right_from_wrong_is_supported(make_paths):
 
 
 def test_a_value_that_only_tells_easy_from_hard_questions_is_refuted(make_paths):
-    """The interval at .6 is more than 5 standard errors away: a false alarm in less than a million seeds."""
+    """Refuted by all but one seed in a million: the bar is more than 5 standard errors above the interval's place."""
     rng, question, ease = _chains(400, 6, 1)
     success = rng.random(len(question)) < ease[question]
     score = np.clip(ease[question] + 0.05 * rng.standard_normal(len(question)), 0, 1)[:, None]
     one = _only(make_paths(question, success, score))
     assert one.between.low > 0.8
     assert one.verdicts[0].judgement == "refuted"
-    assert one.values[0].auc.low < 0.5 < one.values[0].auc.high
+    auc = one.values[0].auc
+    assert _says_nothing(auc)
+    assert 0.6 - 0.5 > (5 + 1.96) * (auc.high - auc.low) / 3.92
     # Over all pairs, of whatever question, it would have looked like a success.
     wins, losses = score[success, 0], score[~success, 0]
     assert np.mean(wins[:500, None] > losses[None, :500]) > 0.75
 
 
 def test_longer_paths_that_succeed_more_often_fake_a_correlation_which_the_table_by_length_shows(make_paths):
+    """The caution is an interval of 95% that holds .5: one seed in 40 would miss it."""
     rng, question, _ = _chains(200, 8, 2)
     length = rng.integers(1, 4, len(question))
     success = rng.random(len(question)) < length / 4
@@ -70,18 +78,19 @@ def test_longer_paths_that_succeed_more_often_fake_a_correlation_which_the_table
     assert one.verdicts[0].judgement == "supported"
     assert CAUTION in one.verdicts[0].reason
     for label in ("2 turns", "3 turns", "4 turns", "pairs of equal length"):
-        assert _row(one.by_length, label).auc.low < 0.5 < _row(one.by_length, label).auc.high
+        assert _says_nothing(_row(one.by_length, label).auc)
     assert _row(one.by_length, "all lengths").auc.low > 0.6
 
 
 def test_a_score_that_tells_only_what_was_found_is_told_apart_by_view(make_paths):
+    """As above, one seed in 40 would miss the caution."""
     rng, question, _ = _chains(150, 6, 3)
     success = rng.random(len(question)) < 0.5
     score = np.stack([rng.random(len(question)) / 10, 0.8 * success + rng.random(len(question)) / 10], axis=1)
     seen = np.stack([np.zeros_like(success), success, success], axis=1)
     one = _only(make_paths(question, success, score, seen=seen))
     first = _row(one.by_view, "s after turn 1, before")
-    assert first.auc.low < 0.5 < first.auc.high
+    assert _says_nothing(first.auc)
     assert (first.num_paths, _row(one.by_view, "s after turn 2, after").success) == (900, 1.0)
     assert one.verdicts[0].judgement == "supported"
     assert "but nodes before the find do not show it" in one.verdicts[0].reason

@@ -126,7 +126,7 @@ def _with(**fields):
     ("change", "reason"),
     [
         (lambda line: line[:20], "records.jsonl, line 3: must be JSON, got .*: restore the file or remove the line"),
-        (lambda line: "3", "line 3: a record must hold id, got 3: the file was changed"),
+        (lambda line: "3", "line 3: a record must be an object, got 3: the file was changed"),
         (_with(scores=[0.1, 0.2, None]), "one entry a turn, got 3 and 2 for 2 turns"),
         (_with(turns=0, scores=[], answer_seen=[]), "one entry a turn, got 0 and 0 for 0 turns"),
         (_with(scores=[1.5, None]), r"line 3: a score must be null or between 0 and 1, got 1\.5"),
