@@ -117,8 +117,8 @@ def _peak_gib() -> float:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
-    titles = ("trajectories", "sums s", "bootstrap s", "one score s", "range", "CPU s", "peak GiB")
-    titles += ("whole study s", "CPU s", "peak GiB")
+    titles = ["trajectories", "sums s", "bootstrap s", "one score s", "range", "CPU s", "peak GiB"]
+    titles += ["whole study s", "CPU s", "peak GiB"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in figures["rows"]:
         names = ("sums_s", "bootstrap_s", "whole_s", "cpu_s")

@@ -116,7 +116,7 @@ class _Desk:
 
     def study(self) -> Study:
         """Everything about this policy."""
-        scored = self._scored("all").any(axis=1)
+        scored = np.asarray(self._scored("all").any(axis=1))
         return Study(
             policy=self.policy,
             num_paths=len(self.total),
