@@ -58,7 +58,9 @@ def grow_once(policy: PolicyTree, num_nodes: int, scheme: Scheme, cap: int) -> f
     # The mean weight of a stage from its first node, whose chance is its weight over the sum: particles, too, takes it
     # from its softmax.
     value = growth.tree.value
-    means = [GAMMA * value[nodes[0]] - np.log(shares[0] * len(nodes)) for _, nodes, shares, _, _ in growth.stages]
+    means = [
+        GAMMA * value[stage.nodes[0]] - np.log(stage.probabilities[0] * len(stage.nodes)) for stage in growth.stages
+    ]
     return float(sum(means)) - log_partition(policy, GAMMA)
 
 

@@ -56,6 +56,13 @@ def test_trl_step_without_trl(monkeypatch):
     assert "| tiny | 0.04 |" in trl_step.table({"rows": rows})
 
 
+def test_correlate():
+    from benchmarks import correlate
+
+    figures = correlate.measure(correlate.Arguments(trajectories=(100,), resamples=10, repeats=1))
+    assert "| 100 |" in correlate.table(figures)
+
+
 def test_report_writes_what_it_was_given(tmp_path, capsys):
     from benchmarks.reporting import machine, report
 

@@ -45,9 +45,16 @@ def _report(args: Sequence[str]) -> None:
     show_report(load_report(args))
 
 
+def _correlate(args: Sequence[str]) -> None:
+    from igrpo_eval.correlate import correlate, load_correlation
+
+    correlate(load_correlation(args))
+
+
 _COMMANDS: Final[dict[str, tuple[str, Callable[[Sequence[str]], None]]]] = {
     "run": ("igrpo-eval run RECIPE.toml [MORE.toml ...] --out FOLDER [--key value ...]", _run),
     "report": ("igrpo-eval report FOLDER [FOLDER ...] [--force] [--json] [--pass_k K ...]", _report),
+    "correlate": ("igrpo-eval correlate FOLDER [FOLDER ...] [--key value ...]", _correlate),
 }
 """One line of usage each, and what answers the words after the command's name; imports are late."""
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 _Item = TypeVar("_Item")
 
 LONGEST_WAIT: Final = timedelta(hours=12)
-"""How long a process waits for the slowest one: trees and validations differ in length, and nobody is lost meanwhile."""
+"""How long a process waits for the slowest one: trees and validations differ in length."""
 
 
 class Processes:
@@ -99,6 +99,6 @@ def check_count(expected: int) -> None:
     if expected not in (0, count):
         raise ValueError(
             f"run.processes must be the number that was launched, got {expected} and {count}: use torchrun "
-            f"--nproc-per-node {expected} -m igrpo_train ... on CPUs, where accelerate launch starts one process only, or "
-            f"accelerate launch --num_processes {expected} on GPUs; run.processes = 0 takes any number"
+            f"--nproc-per-node {expected} -m igrpo_train ... on CPUs, where accelerate launch starts one process "
+            f"only, or accelerate launch --num_processes {expected} on GPUs; run.processes = 0 takes any number"
         )
