@@ -37,12 +37,17 @@ REFUSED = [
     ("model", "path", "", r"model.path must be a hub id, a folder or miniature:NAME, got ''"),
     ("retrieval", "b", 1.5, r"retrieval.b must be between 0 and 1, got 1.5"),
     ("retrieval", "k1", -1.0, r"retrieval.k1 must be finite and at least 0, got -1.0"),
+    ("retrieval", "timeout_s", 1e12, r"retrieval.timeout_s must be above 0 and at most 86400, got 1000000000000.0"),
+    *(
+        ("retrieval", "url", url, r"retrieval.url must be an address like http://127.0.0.1:8000/retrieve, got '")
+        for url in (" http://a/r", "http://a..b/r", "http://a b/r", "http://" + "x" * 64, "http://a:70000", "a:80")
+    ),
     ("retrieval", "kind", "miniature", r"data.corpus must be miniature:NAME/SPLIT, got 'hf://"),
     (
         "tree",
         "criterion",
         "zero",
-        r"reward.truncated must be 'zero' or 'drop', got 'rescaled': .*scoring.always = true",
+        r"reward.truncated must .* got 'rescaled': .* scoring.always = true in the recipe \(--scoring.always True\)",
     ),
     ("scoring", "warn_below", 2.0, r"scoring.warn_below must be between 0 and 1, got 2.0"),
     ("sampling", "cache_tokens", -1, r"sampling.cache_tokens must be at least 0, got -1"),
@@ -116,6 +121,9 @@ def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
         ("tree", "cap", 1),
         ("tree", "cap", 500),
         ("loss", "dual_clip", 0.0),
+        ("retrieval", "url", "https://[::1]:8000/retrieve"),
+        ("retrieval", "url", "http://search_1.internal./retrieve"),
+        ("retrieval", "timeout_s", 86400.0),
         ("validation", "every", 0),
         ("run", "threads", 4),
         ("agent", "template", '{"json": 1} {question}{history}'),

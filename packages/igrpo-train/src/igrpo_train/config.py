@@ -177,7 +177,9 @@ class Retrieval:
             "retrieval.url", "one with '@'", "@" not in self.url, "free of passwords", "it is written into run folders"
         )
         check("retrieval.url", self.url, is_url(self.url), "an address like http://127.0.0.1:8000/retrieve")
-        check_fields("retrieval.", self, "timeout_s", positive, "finite and above 0")
+        # Sockets count their time in 64 bits of nanoseconds.
+        day = positive(self.timeout_s) and self.timeout_s <= 86400
+        check("retrieval.timeout_s", self.timeout_s, day, "above 0 and at most 86400")
         check_fields("retrieval.", self, "retries", natural, "at least 0")
         check_fields("retrieval.", self, "batch connections", count, "at least 1")
 
@@ -431,7 +433,10 @@ class Recipe:
         check("data.corpus", self.data.corpus, served, "miniature:NAME/SPLIT", remedy)
         cuts_unscored = self.tree.cap > 1 and self.tree.criterion == "zero" and not self.scoring.always
         scoreless = self.reward.truncated in ("zero", "drop")
-        remedy = "tree.criterion = 'zero' scores no node; set scoring.always = true to keep the rule"
+        remedy = (
+            "tree.criterion = 'zero' scores no node; set scoring.always = true in the recipe (--scoring.always True) "
+            "to keep the rule"
+        )
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
         bound = self.sampling.cache_tokens
         least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)

@@ -69,7 +69,7 @@ class Trainer:
         self.held_out: list[Question] = []
         if recipe.validation.every:
             self.held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
-        retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
+        retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
         restored = self._restore() if resume else None
         # Weights stay in float32, so that small steps are not rounded away; only activations are in half precision.
         self.accelerator = Accelerator(
