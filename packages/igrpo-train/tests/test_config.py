@@ -68,6 +68,8 @@ REFUSED = [
     ("loss", "clip_low", 1.2, r"loss.clip_low must be between 0 and 1, got 1.2"),
     ("loss", "clip_high", -0.2, r"loss.clip_high must be finite and at least 0, got -0.2"),
     ("loss", "dual_clip", 0.5, r"loss.dual_clip must be 0 \(off\) or above 1, got 0.5"),
+    ("loss", "importance_cap", 0.9, r"loss.importance_cap must be 0 \(off\) or at least 1, got 0.9"),
+    ("loss", "importance_cap", float("inf"), r"loss.importance_cap must be 0 \(off\) or at least 1, got inf"),
     ("loss", "kl_coefficient", -1.0, r"loss.kl_coefficient must be finite and at least 0, got -1.0"),
     ("optimiser", "learning_rate", 0.0, r"optimiser.learning_rate must be finite and above 0, got 0.0"),
     ("optimiser", "betas", (0.9, 1.0), r"optimiser.betas must be two numbers in \[0, 1\), got \(0.9, 1.0\)"),
@@ -131,6 +133,22 @@ def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
 )
 def test_settings_at_the_edge_are_accepted(group: str, name: str, value: object) -> None:
     assert getattr(getattr(changed(group, name, value), group), name) == value
+
+
+@pytest.mark.parametrize("old", ["auto", "sampler", "policy"])
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_engine_weights_are_refused_where_the_ratio_holds_them_already(old, engine, dtype) -> None:
+    groups = {
+        "model": config.Model(dtype=dtype),
+        "sampling": config.Sampling(engine=engine),
+        "loss": config.Loss(old_logprobs=old, importance_cap=2.0),
+    }
+    if old == "policy" or (old == "auto" and (engine, dtype) != ("transformers", "float32")):
+        assert Recipe(**groups).loss.importance_cap == 2.0
+        return
+    with pytest.raises(ValueError, match=r"loss.importance_cap must be 0, got 2.0: .* loss.old_logprobs = 'policy'"):
+        Recipe(**groups)
 
 
 def test_systematic_resampling_is_accepted_without_a_cap() -> None:

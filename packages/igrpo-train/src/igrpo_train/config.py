@@ -313,12 +313,16 @@ class Loss:
     """The ratio of each token, or one geometric-mean ratio a sequence."""
     old_logprobs: OldLogprobs = "auto"
     """Denominator of the ratio: from the sampler, the policy before its first update, or auto: sampler where exact."""
+    importance_cap: float = 0.0
+    """Weigh a token's policy loss with its probability under trainer / engine, at most this; 0 is off, 2 is usual."""
 
     def __post_init__(self) -> None:
         check_fields("loss.", self, "clip_high kl_coefficient entropy_coefficient", amount, "finite and at least 0")
         check("loss.clip_low", self.clip_low, fraction(self.clip_low), "between 0 and 1")
         dual = self.dual_clip == 0 or (math.isfinite(self.dual_clip) and self.dual_clip > 1)
         check("loss.dual_clip", self.dual_clip, dual, "0 (off) or above 1")
+        capped = self.importance_cap == 0 or (math.isfinite(self.importance_cap) and self.importance_cap >= 1)
+        check("loss.importance_cap", self.importance_cap, capped, "0 (off) or at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -438,6 +442,10 @@ class Recipe:
             "to keep the rule"
         )
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
+        inexact = self.sampling.engine == "vllm" or self.model.dtype == "bfloat16"
+        own = self.loss.old_logprobs == "policy" or (self.loss.old_logprobs == "auto" and inexact)
+        remedy = "the sampler stands below the ratio already; loss.old_logprobs = 'policy' puts the policy there"
+        check("loss.importance_cap", self.loss.importance_cap, own or not self.loss.importance_cap, "0", remedy)
         bound = self.sampling.cache_tokens
         least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)
         rule = f"0 or at least {least}, 4 (agent.max_prompt_tokens + agent.max_response_tokens)"
