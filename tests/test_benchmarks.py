@@ -46,6 +46,16 @@ def test_tree_vs_path(tmp_path):
     assert counts["official"] == sum(row.num_tokens for row in rows)
 
 
+@pytest.mark.slow
+def test_trl_step_without_trl(monkeypatch):
+    from benchmarks import trl_step
+
+    monkeypatch.setattr(trl_step, "MODELS", {"tiny": (16, 1)})
+    rows = trl_step.compare(trl_step.Arguments(steps=1, rounds=1, kl=(0.04,)), sides=("ours",))
+    rows[0]["trl"] = [1.0]
+    assert "| tiny | 0.04 |" in trl_step.table({"rows": rows})
+
+
 def test_report_writes_what_it_was_given(tmp_path, capsys):
     from benchmarks.reporting import machine, report
 

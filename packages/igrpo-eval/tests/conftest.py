@@ -118,7 +118,13 @@ def make_record():
             "turns": 2,
             "searches": 1,
             "invalid_turns": 0,
+            "tool_calls_official": 1,
+            "truncated_turns": 0,
             "response_tokens": 9,
+            "prompt_tokens": 40,
+            "root_score": None,
+            "scores": (None, None),
+            "answer_seen": (False, True),
             "transcript": ({"text": "é <answer>\u2028Ghent</answer>", "action": "answer"},),
             "seconds": 0.5,
         }

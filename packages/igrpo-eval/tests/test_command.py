@@ -132,7 +132,7 @@ def test_the_command_must_be_known(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["runn"])
     assert stopped.value.code == 2
-    assert "command must be run, got 'runn'" in capsys.readouterr().err
+    assert "command must be run or report, got 'runn'" in capsys.readouterr().err
     main(["--help"])
     assert "igrpo-eval run" in capsys.readouterr().out
 

@@ -52,7 +52,7 @@ def test_intervals_resample_the_samples_of_a_question_together(records):
 def test_no_record_is_an_error():
     from igrpo_eval.metrics import summarise
 
-    with pytest.raises(ValueError, match="values must hold at least one record"):
+    with pytest.raises(ValueError, match="records must hold at least one, got none"):
         summarise([])
 
 
@@ -63,7 +63,7 @@ def test_the_table_shows_percentages_with_their_intervals(records):
     from igrpo_eval.report import summary_table
 
     out = io.StringIO()
-    Console(file=out, width=100).print(summary_table(summarise(records)))
+    Console(file=out, width=120).print(summary_table(summarise(records)))
     shown = out.getvalue()
     assert "66.7 [50.0,100.0]" in shown
     assert "source=[hotpot]" in shown

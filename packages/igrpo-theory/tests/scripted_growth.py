@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from theory_oracles import sequential_law
 
-from igrpo_theory import Growth, GrowthRule, PolicyTree, PolicyTreeWorld, Proposal, RolloutTree, expansion, grow
+from igrpo_theory import GrowthRule, PolicyTree, PolicyTreeWorld, Proposal, RolloutTree, expansion, grow
 from igrpo_theory.expansion import BudgetMode
 
 
@@ -24,8 +24,8 @@ class Particle(NamedTuple):
     """A node of a scenario: its state and its exact weights for the two targets."""
 
     state: int
-    teacher: Fraction
-    policy: Fraction
+    mu: Fraction
+    pi: Fraction
 
 
 class Scenario(NamedTuple):
@@ -67,7 +67,7 @@ def _grow(
         for place, state in zip(slots, states, strict=True):
             parent, mean = parents[place], means[place]
             tilt = Fraction(1) if root else rules.weights[parent.state]
-            born.append(Particle(state, parent.teacher * tilt / mean, parent.policy / mean))
+            born.append(Particle(state, parent.mu * tilt / mean, parent.pi / mean))
         leaves = so_far.leaves + tuple(particle for particle in born if particle.state in ends)
         active = [particle for particle in born if particle.state not in ends]
         grown = Scenario(chance, (*so_far.states, states), so_far.counts, leaves)
@@ -104,10 +104,8 @@ def _means(rules: Rules, active: list[Particle]) -> list[Fraction]:
     return [sum((mass * drawn[i] for drawn, mass in law.items()), Fraction(0)) for i in range(len(active))]
 
 
-def act_out(
-    rules: Rules, gamma: float, acts: list[Scenario], monkeypatch: pytest.MonkeyPatch
-) -> tuple[Growth[int], GrowthRule]:
-    """The trees of `grow` that follow the scenarios, one a question."""
+def act_out(rules: Rules, gamma: float, acts: list[Scenario], monkeypatch: pytest.MonkeyPatch) -> RolloutTree[int]:
+    """The trees of `grow` that follow the scenarios, one a question; chains are scored too."""
     rule = GrowthRule(
         budget=rules.budget,
         cap=rules.cap,
@@ -115,12 +113,13 @@ def act_out(
         budget_mode=rules.mode,
         criterion="score",
         turn_limit=rules.policy.turns,
+        score_chains=True,
     )
     script = Script(rules.policy, acts)
     monkeypatch.setattr(expansion, "draw_expansions", script.draw)
     growth = grow(script, [0] * len(acts), np.zeros(len(acts), dtype=np.uint64), rule)
     monkeypatch.undo()
-    return growth, rule
+    return growth.tree
 
 
 class Script(PolicyTreeWorld):

@@ -295,6 +295,14 @@ def test_a_huge_gamma_is_the_greedy_choice() -> None:
         assert counts.tolist()[1:3] == [2, 2]
 
 
+def test_gaps_beyond_the_range_of_floats_keep_their_limits() -> None:
+    values, question = np.array([1e308, -1e308]), np.array([0, 0])
+    assert expansion_probabilities(values, question, 0.0).tolist() == [0.5, 0.5]
+    assert expansion_probabilities(values, question, 1.0).tolist() == [1.0, 0.0]
+    small = expansion_probabilities(values, question, 1e-308)
+    assert small == pytest.approx(np.exp([0.0, -2.0]) / (1 + np.exp(-2.0)), rel=1e-12)
+
+
 def test_huge_values_do_not_overflow() -> None:
     probabilities = expansion_probabilities(np.array([1e6, 1e6 - 1, -1e6]), np.zeros(3, dtype=int), 1.0)
     assert probabilities.round(4).tolist() == [0.7311, 0.2689, 0.0]

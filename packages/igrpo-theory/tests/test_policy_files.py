@@ -45,12 +45,30 @@ def test_a_tree_is_read_back_from_its_file(tmp_path: Path) -> None:
             {"levels": [{**FIRST, "prob": [0.4, 0.5]}]},
             "probability must sum to 1 below each state, got 0.9 below state 0",
         ),
-        ({"levels": [FIRST, {**SECOND, "value": [float("nan"), 0.0]}]}, "value must be finite, got nan for state 3"),
+        (
+            {"levels": [FIRST, {**SECOND, "value": [float("nan"), 0.0]}]},
+            "value must be finite and of size 1e100 at most, got nan for state 3: .* scale values down and gamma up",
+        ),
+        (
+            {"levels": [{**FIRST, "value": [1e101, 0]}]},
+            "value must be finite and of size 1e100 at most, got 1e.101 for",
+        ),
+        (
+            {"levels": [{**FIRST, "prob": [10**400, 0]}]},
+            r"levels\[0\].prob must be of size 1e100 at most, got 10{59}\.\.\. ",
+        ),
+        ("[" * 100_000, "tree.json must be JSON, got maximum recursion depth exceeded .*: correct the file"),
+        ({"levels": ["x" * 10_000]}, r"levels\[0\] must be an object, got x{60}\.\.\. "),
     ],
 )
 def test_files_that_hold_no_policy_are_refused(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_policy_tree(written(tmp_path, content))
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    file = written(tmp_path, "\ufeff" + json.dumps({"levels": [FIRST]}))
+    assert read_policy_tree(file).turns == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

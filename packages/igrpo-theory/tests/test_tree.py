@@ -83,10 +83,14 @@ def test_records_are_json_and_linked_by_local_number() -> None:
         "status": "ACTIVE",
         "score": None,
         "value": None,
+        "weight_mu": 1.0,
+        "weight_pi": 1.0,
         "payload": "P",
     }
     assert records[0]["nodes"][2]["score"] == 0.25
     assert records[0]["nodes"][2]["value"] == 0.125
+    # Children of the root share its weight; of what `grow` did not draw there is none, and a truncated leaf has 0.
+    assert [node["weight_pi"] for node in records[0]["nodes"][1:]] == [1 / 3, 1 / 3, 0.0, None]
     assert [node["parent"] for node in records[0]["nodes"]] == [None, 0, 0, 0, 2]
     assert [node["payload"] for node in records[1]["nodes"]] == ["Q", "B"]
 

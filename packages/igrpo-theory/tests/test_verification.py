@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import false_alarms
 import numpy as np
 import pytest
 
-from igrpo_theory import expansion, random_policy_tree
+from igrpo_theory import PolicyTree, expansion, gap, random_policy_tree
 from igrpo_theory.__main__ import main
 from igrpo_theory.claims import Case, Row, exact_claims
 from igrpo_theory.growth_claims import FALSE_ALARM_RATE, LEVEL, answer_claims, finite_claims, growth_claims
@@ -167,6 +168,10 @@ def test_the_gap_command_says_what_is_wrong_and_exits_2(
             "gamma must be above 0, got 0.0: theorem 2 divides by it",
         ),
         (["--tree", "{tree}", "--gamma", "nan"], "gamma must be finite and at least 0, got nan"),
+        (
+            ["--gamma", "2"],
+            "--gamma must come with --tree, got 2.0: the random trees have gammas of their own; leave it",
+        ),
         (["--seed", "-1"], "--seed must be at least 0, got -1"),
         (["--json", "nowhere/verify.json"], "--json must be in a folder that exists, got nowhere/verify.json"),
     ],
@@ -181,6 +186,39 @@ def test_the_verify_command_says_what_is_wrong_and_exits_2(
     assert said.err.startswith(f"igrpo-theory: {message}")
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+@pytest.mark.parametrize("words", [["--budget", str(10**12)], ["--replicates", str(10**12), "--method", "sampled"]])
+def test_more_nodes_than_memory_holds_are_refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(["gap", *words]) == 2
+    said = capsys.readouterr()
+    message = (
+        r"igrpo-theory: replicates must be few enough for 1e\+08 nodes, got \d+ trees of budget \d+ and 4 turns: lower"
+    )
+    assert re.search(message, said.err)
+    assert said.out == ""
+
+
+# Two states whose numbers are at the edge of what a policy may hold.
+EDGES = {
+    "nearly impossible": ([5e-324, 1.0], [1.0, 0.0]),
+    "impossible": ([0.0, 1.0], [1.0, 0.0]),
+    "huge values, all alike": ([0.5, 0.5], [1e100, 1e100]),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_exact_claims_and_gaps_hold_at_the_edge_of_what_is_legal(name: str) -> None:
+    probability, value = EDGES[name]
+    policy = PolicyTree(
+        parent=np.array([-1, 0, 0, 1, 2]),
+        probability=np.array([1.0, *probability, 1.0, 1.0]),
+        value=np.array([0.0, *value, 0.0, 0.0]),
+        answer=np.zeros(5, dtype=bool),
+        reward=np.zeros(5),
+    )
+    assert [row.claim for row in exact_claims(Case(name, policy, 1.0, 0)) if not row.holds] == []
+    assert gap(policy).tv_teacher.value == pytest.approx(0.0, abs=1e-12)
 
 
 def test_without_a_tree_the_command_verifies_the_default_cases_and_the_hard_worlds(

@@ -13,15 +13,16 @@ from igrpo_theory import (
     NodeStatus,
     PolicyTree,
     PolicyTreeWorld,
-    Stage,
+    RolloutTree,
     Target,
     enumerate_paths,
     grow,
-    importance_weights,
     log_partition,
     mean_field,
     question_keys,
     random_policy_tree,
+    relative_weights,
+    root_to_leaf_paths,
     states_of,
     teacher_law,
     total_variation,
@@ -83,8 +84,8 @@ def test_weighted_leaves_have_the_target_mean_exactly(
         odds = np.prod([rules.odds[state] for state in turns])
         tilt = np.prod([Fraction(1), *(rules.weights[state] for state in turns[:-1])])
         leaves = [(act.probability, leaf) for act in acts for leaf in act.leaves if leaf.state == end]
-        assert sum(mass * leaf.policy for mass, leaf in leaves) == odds
-        assert sum(mass * leaf.teacher for mass, leaf in leaves) == odds * tilt
+        assert sum(mass * leaf.pi for mass, leaf in leaves) == odds
+        assert sum(mass * leaf.mu for mass, leaf in leaves) == odds * tilt
 
 
 @pytest.mark.parametrize("policy", [SMALL, WIDE], ids=["small", "wide"])
@@ -93,14 +94,11 @@ def test_the_package_gives_those_very_weights(
     policy: PolicyTree, budget: int, cap: int, mode: BudgetMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acts = acts_of(policy, budget, cap, mode)
-    growth, rule = act_out(rules_of(policy, budget, cap, mode), 1.0, acts, monkeypatch)
-    tree = growth.tree
+    tree = act_out(rules_of(policy, budget, cap, mode), 1.0, acts, monkeypatch)
     leaves = np.flatnonzero(np.isin(tree.status, [NodeStatus.TERMINAL, NodeStatus.TURN_LIMIT]))
-    if cap == 1:  # grown without scores; the identity for the teacher needs them
-        rule = replace(rule, score_chains=True)
-        tree.set_values(*_active_values(growth.stages, policy, states_of(tree)))
-    for target in ("teacher", "policy"):
-        weights = importance_weights(growth, rule, target)
+    targets: tuple[Target, ...] = ("mu", "pi")
+    for target in targets:
+        weights = tree.weights(target)
         assert (weights[tree.status == NodeStatus.TRUNCATED] == 0).all()
         for slot, act in enumerate(acts):
             mine = leaves[tree.question[leaves] == slot]
@@ -116,13 +114,8 @@ def test_the_package_gives_those_very_weights(
             minlength=len(policy.parent),
         )
         law = enumerate_paths(policy)
-        tilt = np.exp(law.value) if target == "teacher" else 1.0
+        tilt = np.exp(law.value) if target == "mu" else 1.0
         assert total[policy.ends] == pytest.approx(law.probability * tilt, rel=1e-11)
-
-
-def _active_values(stages: list[Stage], policy: PolicyTree, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    nodes = np.concatenate([stage.nodes for stage in stages])
-    return nodes, policy.value[states[nodes]]
 
 
 def test_equal_weights_are_far_off_where_these_are_exact() -> None:
@@ -142,33 +135,30 @@ ANSWERS = random_policy_tree(np.random.default_rng(11), turns=4, branching=3, an
 PADDED = random_policy_tree(np.random.default_rng(3), turns=4, branching=2)
 
 
-def weighted_sums(
-    policy: PolicyTree, rule: GrowthRule, target: Target, replicates: int, *, weigh_by: tuple[float, ...] = ()
-) -> np.ndarray:
-    """Sum of the weights of each complete path, one row a tree; for each gamma to weigh by, if any are given."""
+def grown(policy: PolicyTree, rule: GrowthRule, replicates: int) -> RolloutTree[int]:
+    """Independent trees, one a question."""
     keys = question_keys(3, 0, np.arange(replicates), [f"replicate {number}" for number in range(replicates)])
-    growth = grow(PolicyTreeWorld(policy), [0] * replicates, keys, rule)
-    tree, num_states = growth.tree, len(policy.parent)
-    leaves = tree.leaves()
+    return grow(PolicyTreeWorld(policy), [0] * replicates, keys, rule).tree
+
+
+def weighted_sums(policy: PolicyTree, tree: RolloutTree[int], target: Target) -> np.ndarray:
+    """Sum of the weights of each complete path, one row a tree."""
+    num_states, leaves = len(policy.parent), tree.leaves()
     cells = tree.question[leaves] * num_states + states_of(tree)[leaves]
-    sums = []
-    for gamma in weigh_by or (rule.gamma,):
-        weights = importance_weights(growth, replace(rule, gamma=gamma), target)
-        summed = np.bincount(cells, weights=weights[leaves], minlength=replicates * num_states)
-        sums.append(summed.reshape(replicates, num_states)[:, policy.ends])
-    return np.stack(sums) if weigh_by else sums[0]
+    summed = np.bincount(cells, weights=tree.weights(target)[leaves], minlength=tree.num_questions * num_states)
+    return summed.reshape(tree.num_questions, num_states)[:, policy.ends]
 
 
 CASES: list[tuple[str, int, Scheme, BudgetMode, Target]] = [
-    ("answers", 2, "capped", "full", "teacher"),
-    ("answers", 2, "capped", "mid", "policy"),
-    ("answers", 2, "capped", "low", "teacher"),
-    ("answers", 3, "calibrated", "full", "teacher"),
-    ("answers", 5, "systematic", "full", "teacher"),
-    ("answers", 5, "residual", "mid", "policy"),
-    ("padded", 2, "capped", "full", "teacher"),
-    ("padded", 5, "stratified", "full", "policy"),
-    ("padded", 5, "capped", "full", "teacher"),
+    ("answers", 2, "capped", "full", "mu"),
+    ("answers", 2, "capped", "mid", "pi"),
+    ("answers", 2, "capped", "low", "mu"),
+    ("answers", 3, "calibrated", "full", "mu"),
+    ("answers", 5, "systematic", "full", "mu"),
+    ("answers", 5, "residual", "mid", "pi"),
+    ("padded", 2, "capped", "full", "mu"),
+    ("padded", 5, "stratified", "full", "pi"),
+    ("padded", 5, "capped", "full", "mu"),
 ]
 
 
@@ -178,21 +168,21 @@ def test_weighted_means_of_real_trees_are_unbiased(
 ) -> None:
     policy = {"answers": ANSWERS, "padded": PADDED}[name]
     rule = GrowthRule(cap=cap, scheme=scheme, budget_mode=mode, criterion="score", turn_limit=4)
-    sums = weighted_sums(policy, rule, target, 8000)
+    sums = weighted_sums(policy, grown(policy, rule, 8000), target)
     law = enumerate_paths(policy)
-    exact = law.probability * (np.exp(law.value) if target == "teacher" else 1.0)
+    exact = law.probability * (np.exp(law.value) if target == "mu" else 1.0)
     common = exact > 0.01  # rarer paths have no normal means
     tests = np.column_stack([sums[:, common], sums.sum(axis=1), sums @ law.value])
     wanted = np.concatenate([exact[common], [exact.sum(), exact @ law.value]])
     z = (tests.mean(axis=0) - wanted) / (tests.std(axis=0, ddof=1) / np.sqrt(len(tests)))
     assert np.abs(z).max() < stats.norm.isf(alpha / 2 / len(z)), z.round(2)
-    if target == "teacher":
+    if target == "mu":
         assert exact.sum() == pytest.approx(np.exp(log_partition(policy, 1.0)))
 
 
 def test_pooled_weighted_leaves_are_near_the_teacher_where_equal_ones_are_not() -> None:
     rule = GrowthRule(criterion="score", turn_limit=4)
-    sums = weighted_sums(ANSWERS, rule, "teacher", 8000).sum(axis=0)
+    sums = weighted_sums(ANSWERS, grown(ANSWERS, rule, 8000), "mu").sum(axis=0)
     mu = teacher_law(ANSWERS, 1.0)
     assert total_variation(sums / sums.sum(), mu) < 0.02
     assert total_variation(mean_field(ANSWERS, 1.0, 2).complete_law, mu) > 0.1
@@ -203,16 +193,18 @@ def test_weights_of_a_gamma_that_is_off_by_a_twentieth_are_caught(alpha: float) 
     law = enumerate_paths(PADDED)
     tests = np.stack([np.ones(len(law.value)), law.value], axis=1)
     exact = law.probability * np.exp(2.0 * law.value) @ tests
-    both = weighted_sums(PADDED, rule, "teacher", 40_000, weigh_by=(2.0, 2.1))
-    for sums, caught in ((both[0] @ tests, False), (both[1] @ tests, True)):
+    tree = grown(PADDED, rule, 40_000)
+    for gamma, caught in ((2.0, False), (2.1, True)):
+        tree.stages = [stage._replace(gamma=gamma) for stage in tree.stages]
+        sums = weighted_sums(PADDED, tree, "mu") @ tests
         z = (sums.mean(axis=0) - exact) / (sums.std(axis=0, ddof=1) / np.sqrt(len(sums)))
         assert (np.abs(z).max() > stats.norm.isf(alpha / 4)) == caught, z
 
 
 def test_without_a_cap_all_leaves_of_a_padded_tree_weigh_the_same() -> None:
     rule = GrowthRule(cap=5, criterion="score", turn_limit=4)
-    growth = grow(PolicyTreeWorld(PADDED), [0] * 20, question_keys(0, 0, np.arange(20), ["q"] * 20), rule)
-    weights, tree = importance_weights(growth, rule), growth.tree
+    tree = grown(PADDED, rule, 20)
+    weights = tree.weights("mu")
     for slot in range(20):
         mine = weights[(tree.question == slot) & (tree.status == NodeStatus.TURN_LIMIT)]
         assert mine == pytest.approx(np.full(5, mine[0]), rel=1e-12)
@@ -220,21 +212,55 @@ def test_without_a_cap_all_leaves_of_a_padded_tree_weigh_the_same() -> None:
 
 def test_a_chain_weighs_for_the_policy_without_scores_and_for_the_teacher_with_them() -> None:
     chain = GrowthRule(cap=1, criterion="score", turn_limit=4)
-    sums = weighted_sums(PADDED, chain, "policy", 50)
+    sums = weighted_sums(PADDED, grown(PADDED, chain, 50), "pi")
     assert sums.sum(axis=1) == pytest.approx(np.ones(50), abs=1e-12)
-    scored = weighted_sums(PADDED, replace(chain, score_chains=True), "teacher", 50)
+    scored = weighted_sums(PADDED, grown(PADDED, replace(chain, score_chains=True), 50), "mu")
     law = enumerate_paths(PADDED)
     assert scored == pytest.approx(sums * np.exp(law.value), rel=1e-12)
-    plain = GrowthRule(cap=2, criterion="zero", turn_limit=4)
-    assert weighted_sums(PADDED, plain, "teacher", 50) == pytest.approx(weighted_sums(PADDED, plain, "policy", 50))
+    plain = grown(PADDED, GrowthRule(cap=2, criterion="zero", turn_limit=4), 50)
+    assert weighted_sums(PADDED, plain, "mu").tolist() == weighted_sums(PADDED, plain, "pi").tolist()
 
 
 def test_a_target_that_cannot_be_weighed_for_is_refused() -> None:
-    growth = grow(PolicyTreeWorld(PADDED), [0], question_keys(0, 0, np.arange(1), ["q"]), GrowthRule())
-    with pytest.raises(ValueError, match="target must be one of teacher, policy, got greedy: choose one of them"):
-        unwrap(importance_weights)(growth, GrowthRule(), "greedy")
-    chain = GrowthRule(cap=1, criterion="score", turn_limit=4)
-    with pytest.raises(ValueError, match="target teacher needs the values of all expanded nodes, got cap 1 without"):
-        weighted_sums(PADDED, chain, "teacher", 2)
+    tree = grown(PADDED, GrowthRule(criterion="score", turn_limit=4), 20)
+    with pytest.raises(ValueError, match="target must be one of mu, pi, got greedy: choose one of them"):
+        unwrap(RolloutTree.log_weights)(tree, "greedy")
+    chains = grown(PADDED, GrowthRule(cap=1, criterion="score", turn_limit=4), 2)
+    message = "target mu needs the draw of every expanded node and, for mu, its value, got none above node 12: grow"
+    with pytest.raises(ValueError, match=message):
+        chains.weights("mu")
+    tree.stages = tree.stages[:1]
+    with pytest.raises(ValueError, match="target pi needs the draw of every expanded node .* got none above node 220:"):
+        tree.weights("pi")
+    steep = grown(PADDED, GrowthRule(gamma=5000.0, criterion="score", turn_limit=4), 20)
     with pytest.raises(ValueError, match="gamma must keep weights within exp.700., got 5000.0 and exp.* lower it"):
-        weighted_sums(PADDED, GrowthRule(gamma=5000.0, criterion="score", turn_limit=4), "teacher", 20)
+        steep.weights("mu")
+
+
+def test_relative_weights_are_shares_within_a_question_however_steep_the_tilt() -> None:
+    for gamma in (1.0, 5000.0):
+        tree = grown(ANSWERS, GrowthRule(gamma=gamma, criterion="score", turn_limit=4), 30)
+        paths = root_to_leaf_paths(tree)
+        keep = tree.status[paths.leaf] != NodeStatus.TRUNCATED
+        for kept in (None, keep):
+            weights = relative_weights(tree, paths, "mu", kept)
+            taken = np.ones(len(keep), dtype=bool) if kept is None else kept
+            assert (weights[~keep] == 0).all()
+            for slot in range(30):
+                assert weights[(paths.question == slot) & taken].mean() == pytest.approx(1.0, rel=1e-12)
+    plain = relative_weights(tree, paths, "pi")
+    mine = (paths.question == 7) & keep
+    expected = tree.weights("pi")[paths.leaf][mine]
+    assert plain[mine] / plain[mine].sum() == pytest.approx(expected / expected.sum(), rel=1e-12)
+    assert (relative_weights(tree, paths, "pi", ~keep) == 0).all()
+
+
+def test_records_carry_the_weights() -> None:
+    tree = grown(PADDED, GrowthRule(criterion="score", turn_limit=4), 3)
+    nodes = [node for record in tree.to_records(int) for node in record["nodes"]]
+    order = np.argsort(tree.question, kind="stable")
+    for target in ("mu", "pi"):
+        assert [node[f"weight_{target}"] for node in nodes] == tree.weights(target)[order].tolist()
+    chains = grown(PADDED, GrowthRule(cap=1, criterion="score", turn_limit=4), 1)
+    last = chains.to_records(int)[0]["nodes"][-1]
+    assert (last["weight_mu"], last["weight_pi"]) == (None, pytest.approx(1 / 5))

@@ -118,9 +118,12 @@ def test_pads_keep_the_law_the_values_and_the_rewards_of_every_path(policy: Poli
         ),
         (
             {"value": np.array([0.0, 0.0, np.nan, 0.0, 0.0])},
-            "value must be finite, got nan for state 2: a path is weighed",
+            "value must be finite and of size 1e100 at most, got nan for state 2: a path adds up",
         ),
-        ({"reward": np.array([0.0, 0.0, 0.0, np.inf, 0.0])}, "reward must be finite, got inf for state 3"),
+        (
+            {"reward": np.array([0.0, 0.0, 0.0, np.inf, 0.0])},
+            "reward must be finite and of size 1e100 at most, got inf for state 3",
+        ),
         (
             {"parent": np.array([-1, -1, 0, 2, 2])},
             "parent must be -1 for state 0 and for no other, got .*: one question",

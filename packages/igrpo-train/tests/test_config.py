@@ -47,7 +47,7 @@ REFUSED = [
         "tree",
         "criterion",
         "zero",
-        r"reward.truncated must .* got 'rescaled': .* scoring.always = true in the recipe \(--scoring.always True\)",
+        r"reward.truncated must .* got 'rescaled': .* scoring.always = true \(--scoring.always True\)",
     ),
     ("scoring", "warn_below", 2.0, r"scoring.warn_below must be between 0 and 1, got 2.0"),
     ("sampling", "cache_tokens", -1, r"sampling.cache_tokens must be at least 0, got -1"),
@@ -162,6 +162,16 @@ def test_a_tree_without_scores_may_drop_or_zero_its_truncated_leaves() -> None:
     for rule in ("zero", "drop"):
         assert Recipe(tree=tree, reward=config.Reward(truncated=rule)).reward.truncated == rule
     assert Recipe(tree=tree, scoring=config.Scoring(always=True)).growth_rule(0).needs_scores
+
+
+def test_weights_for_the_teacher_need_scores_to_the_last_step() -> None:
+    message = "tree.weights must be 'none' or 'pi', got 'mu': .* scores no node; set scoring.always = true"
+    for tree in (config.Tree(weights="mu", cap=1), config.Tree(weights="mu", cap_decay_steps=10)):
+        with pytest.raises(ValueError, match=message):
+            Recipe(tree=tree)
+        assert Recipe(tree=tree, scoring=config.Scoring(always=True)).tree.weights == "mu"
+        assert Recipe(tree=replace(tree, weights="pi")).tree.weights == "pi"
+        assert Recipe(tree=replace(tree, gamma=0.0)).tree.weights == "mu"
 
 
 def test_the_growth_rule_carries_every_setting_of_the_tree() -> None:

@@ -94,6 +94,10 @@ def test_a_misspelt_flag_is_answered_with_the_nearest(capsys) -> None:
             "scheme = 'cap'",
             "invalid choice 'cap' for argument '--tree.scheme'. Expected one of ('capped', 'systematic', '",
         ),
+        (
+            "weights = 'teacher'",
+            "invalid choice 'teacher' for argument '--tree.weights'. Expected one of ('none', 'mu', 'pi')",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_the_file_that_set_it(line: str, message: str, tmp_path: Path, capsys) -> None:

@@ -92,14 +92,14 @@ def test_groups_of_one_reward_and_groups_of_noise_are_told_apart(rollout):
 
 def test_distance_from_uniform_counts_only_real_choices():
     """Three stages: a forced one, one with two nodes, and one with three nodes and probabilities .5 .25 .25."""
-    from igrpo_theory.growth import Stage
+    from igrpo_theory.stages import Stage
     from igrpo_train.statistics import expansion_metrics
 
     question = np.array([0, 0, 0, 0])
 
     def stage(depth, nodes, probabilities):
         counts = np.ones(len(nodes), dtype=int)
-        return Stage(depth, np.array(nodes), np.array(probabilities), np.array([5]), counts)
+        return Stage(depth, np.array(nodes), np.array(probabilities), np.array([5]), counts, 1.0, 2, "capped")
 
     stages = [stage(1, [1], [1.0]), stage(2, [1, 2], [0.9, 0.1]), stage(3, [1, 2, 3], [0.5, 0.25, 0.25])]
     metrics = expansion_metrics(stages, question, 1, cap=2)
@@ -113,10 +113,10 @@ def test_distance_from_uniform_counts_only_real_choices():
     [(1, 2, 1, 1.0), (5, 9, 1, 1.0), (5, 9, 2, 0.0), (2, 2, 2, 0.0), (3, 1, 3, 1.0), (5, 2, 2, 1.0), (5, 2, 3, 0.0)],
 )
 def test_a_stage_is_forced_where_cap_or_budget_leave_no_choice(budget, cap, active, forced):
-    from igrpo_theory.growth import Stage
+    from igrpo_theory.stages import Stage
     from igrpo_train.statistics import expansion_metrics
 
-    nodes = np.arange(1, active + 1)
-    stage = Stage(1, nodes, np.full(active, 1 / active), np.array([budget]), np.ones(active, dtype=int))
+    nodes, counts = np.arange(1, active + 1), np.ones(active, dtype=int)
+    stage = Stage(1, nodes, np.full(active, 1 / active), np.array([budget]), counts, 1.0, cap, "capped")
     metrics = expansion_metrics([stage], np.zeros(active + 1, dtype=int), 1, cap)
     assert metrics["expansion/forced_share"] == forced

@@ -30,7 +30,7 @@ def test_a_new_run_folder_holds_recipe_settings_and_code(recipe: Recipe) -> None
     folder = RunFolder(recipe)
     folder.close()
     assert {path.name for path in folder.path.iterdir()} == {
-        "recipe.toml", "config.json", "code.json", "metrics.jsonl", "trees.jsonl",
+        ".lock", "recipe.toml", "config.json", "code.json", "metrics.jsonl", "trees.jsonl",
     }  # fmt: skip
     assert load_recipe([str(folder.path / "recipe.toml")]) == recipe
     assert json.loads((folder.path / "config.json").read_text()) == json.loads(json.dumps(to_dict(recipe)))

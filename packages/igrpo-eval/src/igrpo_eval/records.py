@@ -1,7 +1,8 @@
 """records: graded answers -> lines of a file that an evaluation can go on from.
 
 In: `Record`s as they come, and the settings that they depend on. Out: `records.jsonl` with one JSON object a
-question-sample, and `settings.json` beside it.
+question-sample, and `settings.json` beside it. Where processes share the work, each writes a part file, merged into
+`records.jsonl` at the end, or when the evaluation goes on.
 A question counts as done when all of its samples are in the file; what a crash left half written is dropped and redone.
 Source: ours.
 """
@@ -21,6 +22,7 @@ from igrpo_train.tracking import write_text
 
 RECORDS: Final = "records.jsonl"
 SETTINGS: Final = "settings.json"
+_PARTS: Final = "records.*.part.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +54,20 @@ class Record:
     """Searches that were carried out: one in the last allowed turn is not."""
     invalid_turns: int
     """Turns without exactly one clear action."""
+    tool_calls_official: int
+    """Turns but the last, whatever they did: what the paper's own code counts as tool calls."""
+    truncated_turns: int
+    """Turns that the length limit or a full context cut off."""
     response_tokens: int
     """Tokens that the policy sampled, all turns together."""
+    prompt_tokens: int
+    """Tokens of all prompts, each turn's counted whole."""
+    root_score: float | None
+    """Answer score of the bare question; None where scores were not asked for."""
+    scores: tuple[float | None, ...]
+    """Answer score after each turn; None for the turn that ends the episode, and where scores were not asked for."""
+    answer_seen: tuple[bool, ...]
+    """By turn: an accepted answer stands, normalised, in whole words, in the documents of this or an earlier turn."""
     transcript: tuple[Mapping[str, Any], ...]
     """The turns as `igrpo_train.search.session.turn_record` writes them: text, action, observation and so on."""
     seconds: float = field(compare=False)
@@ -74,9 +88,10 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     if not isinstance(row, Mapping) or set(row) != set(_FIELDS):
         given = sorted(row) if isinstance(row, Mapping) else row
         raise ValueError(f"a record must have the fields {', '.join(_FIELDS)}, got {given}")
-    return Record(**{**row, "golds": tuple(row["golds"]), "transcript": tuple(row["transcript"])})
+    return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
+_LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
 
 
@@ -120,13 +135,13 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
     """
     path = folder / RECORDS
     kept: list[Record] = []
-    if path.exists():
+    if path.exists() or any(folder.glob(_PARTS)):
         if not resume:
             raise ValueError(
                 f"out must be a new folder, got {str(folder)!r}, which holds records: add --resume, or name another"
             )
         _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
-        kept = _keep_done(path, samples)
+        kept = merge_parts(folder, samples)
     _make_folder(folder)
     write_text(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return kept
@@ -159,14 +174,37 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def _keep_done(path: Path, samples: int) -> list[Record]:
-    """Records of finished questions; the file is rewritten when it holds anything else."""
-    records = read_records(path)
-    have = Counter(record.id for record in records)
-    kept = [record for record in records if have[record.id] == samples]
+def part_path(folder: Path, process: int) -> Path:
+    """Where one of several processes writes its records."""
+    return folder / _PARTS.replace("*", str(process))
+
+
+def merge_parts(folder: Path, samples: int, order: Sequence[str] | None = None) -> list[Record]:
+    """Bring part files into `records.jsonl`, and drop questions that are not finished; other files stay as they are.
+
+    Args:
+        folder: of an evaluation.
+        samples: records that a finished question has.
+        order: ids of questions in the order to write them; as they come when left out.
+
+    Returns:
+        the records of finished questions.
+    """
+    path = folder / RECORDS
+    parts = sorted(folder.glob(_PARTS))
+    whole = [path] if path.exists() else []
+    # By name: a crash between renaming and removing leaves records in two files.
+    records = {(record.id, record.sample): record for file in (*whole, *parts) for record in read_records(file)}
+    have = Counter(id_ for id_, _ in records)
+    kept = [record for record in records.values() if have[record.id] == samples]
+    if order is not None:
+        place = {id_: number for number, id_ in enumerate(order)}
+        kept.sort(key=lambda record: (place.get(record.id, len(place)), record.sample))
     text = "".join(record_to_line(record) + "\n" for record in kept)
-    if text.encode() != path.read_bytes():
+    if not whole or text.encode() != path.read_bytes():
         write_text(path, text)
+    for part in parts:
+        part.unlink()
     return kept
 
 

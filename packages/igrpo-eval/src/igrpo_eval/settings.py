@@ -10,6 +10,7 @@ Example:
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated, Final
 
 import tyro
 
+from igrpo_eval.suite import benchmark_names
 from igrpo_train.checks import amount, check, check_fields, count
 from igrpo_train.config import Recipe
 from igrpo_train.recipes import load_settings
@@ -32,12 +34,18 @@ class Evaluation:
     recipe: Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
     out: str
     """Folder of the evaluation: records, settings, summary."""
+    benchmarks: tuple[str, ...] = ()
+    """Benchmarks to evaluate, or all; instead of data.validation."""
+    benchmark_folder: str = ""
+    """Folder of NAME.jsonl or NAME.parquet for the benchmarks, whole or samples; the hub by default."""
     limit: int | None = None
-    """Evaluate so many questions of data.validation, always the same ones; all of them by default."""
+    """Evaluate so many questions, of each benchmark or of data.validation, always the same ones; all by default."""
     temperature: float | None = None
     """Sampling temperature, 0 is greedy; validation.temperature by default."""
     samples: int = 1
     """Episodes a question."""
+    scores: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Score the gold answer before the first turn and after every turn that goes on; `correlate` needs it."""
     batch_questions: int = 64
     """Questions that are answered together; lower it when memory runs out, it changes nothing else."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -47,6 +55,9 @@ class Evaluation:
         check("out", self.out, bool(self.out.strip()), "a path", "evaluations/NAME is a good one")
         check("limit", self.limit, self.limit is None or self.limit >= 1, "at least 1", "leave it out for all")
         check_fields("", self, "samples batch_questions", count, "at least 1")
+        benchmark_names(self.benchmarks)
+        unused = not self.benchmark_folder or bool(self.benchmarks)
+        check("benchmark_folder", self.benchmark_folder, unused, "left out without benchmarks", "add --benchmarks all")
         temperature = self.sampling_temperature
         check("temperature", temperature, amount(temperature), "finite and at least 0")
         remedy = "greedy samples are all alike; set temperature above 0"
@@ -56,6 +67,11 @@ class Evaluation:
     def sampling_temperature(self) -> float:
         """The temperature that answers are sampled at."""
         return self.recipe.validation.temperature if self.temperature is None else self.temperature
+
+    @property
+    def questions_name(self) -> str:
+        """What is asked: benchmarks, or a file."""
+        return " ".join(benchmark_names(self.benchmarks)) or self.recipe.data.validation
 
     @property
     def folder(self) -> Path:
@@ -89,12 +105,17 @@ def record_settings(evaluation: Evaluation) -> dict[str, object]:
         "model.path": recipe.model.path,
         "model.dtype": recipe.model.dtype,
         "model.weights": _fingerprint(Path(recipe.model.path).expanduser()),
-        "data.validation": recipe.data.validation,
+        "step": _step(Path(recipe.model.path).expanduser()),
+        "data.validation": evaluation.questions_name,
         "data.corpus": recipe.data.corpus,
+        "data.corpus_hash": _file_hash(Path(recipe.data.corpus).expanduser()),
+        "normaliser": "squad",
         **{f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()},
         "seed": recipe.seed,
         "temperature": evaluation.sampling_temperature,
         "samples": evaluation.samples,
+        "scores": evaluation.scores,
+        **({f"scoring.{name}": value for name, value in asdict(recipe.scoring).items()} if evaluation.scores else {}),
     }
 
 
@@ -103,8 +124,18 @@ def _fingerprint(folder: Path) -> str | None:
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     if not files:
         return None
-    digests = []
-    for path in files:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "blake2b").digest())
-    return hashlib.blake2b(b"".join(digests), digest_size=8).hexdigest()
+    return hashlib.blake2b("".join(map(str, map(_file_hash, files))).encode(), digest_size=8).hexdigest()
+
+
+def _file_hash(path: Path) -> str | None:
+    """Hash of a local file's content; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
+
+
+def _step(folder: Path) -> int | None:
+    """Training step of one of our checkpoints; None for other models."""
+    state = folder / "trainer.json"
+    return int(json.loads(state.read_text(encoding="utf-8"))["step"]) if state.is_file() else None

@@ -5,7 +5,8 @@ a synthetic policy in this package, a turn of a language model elsewhere.
 
 Order of the pipeline: `tree` <- `values`, `randomness`, `expansion` -> `growth` -> `paths` -> `advantages`. Beside it:
 `worlds` (synthetic policies that can be enumerated), `teacher` (the law that growing targets), `rates` (how fast),
-`limits` and `finite` (where practice goes instead), `weights` (the way back), `gap` (the distance, measured).
+`limits` and `finite` (where practice goes instead), `stages` and `weights` (the way back), `gap` (the distance,
+measured).
 
 Letters in shapes:
     Q  questions of a batch; a question's slot is its place in it
@@ -36,7 +37,7 @@ from igrpo_theory.expansion import (
 )
 from igrpo_theory.finite import FiniteLeaves, finite_law, finite_leaves, finite_work
 from igrpo_theory.gap import Estimate, Gap, gap
-from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, Stage, World, grow
+from igrpo_theory.growth import Growth, GrowthRule, Proposal, RootScore, World, grow
 from igrpo_theory.limits import (
     MeanField,
     cap_distance_bound,
@@ -47,7 +48,7 @@ from igrpo_theory.limits import (
     mean_field,
     saturation_bound,
 )
-from igrpo_theory.paths import Paths, multiplicity, path_values, root_to_leaf_paths
+from igrpo_theory.paths import Paths, multiplicity, path_values, relative_weights, root_to_leaf_paths
 from igrpo_theory.policy_files import read_policy_tree
 from igrpo_theory.randomness import Stream, fold, question_keys, text_key, uniforms
 from igrpo_theory.rates import (
@@ -62,6 +63,7 @@ from igrpo_theory.rates import (
     rate_constants,
 )
 from igrpo_theory.replicates import GrownLaws, grown_laws
+from igrpo_theory.stages import Stage
 from igrpo_theory.teacher import (
     Recursion,
     expected_reward,
@@ -78,7 +80,7 @@ from igrpo_theory.teacher import (
 )
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, information_gain, node_value
-from igrpo_theory.weights import Target, importance_weights
+from igrpo_theory.weights import Target
 from igrpo_theory.worlds import (
     PaddedTree,
     PathLaw,
@@ -154,7 +156,6 @@ __all__ = [
     "group_statistics",
     "grow",
     "grown_laws",
-    "importance_weights",
     "information_gain",
     "kl_divergence",
     "log_partition",
@@ -172,6 +173,7 @@ __all__ = [
     "random_policy_tree",
     "rate_constants",
     "read_policy_tree",
+    "relative_weights",
     "reward_derivative",
     "reward_gain",
     "root_to_leaf_paths",

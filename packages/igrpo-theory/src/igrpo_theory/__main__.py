@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser("verify", help="check every claim; exits 1 when one fails")
     _add_shared(check)
-    check.add_argument("--gamma", type=float, default=1.0, help="strength of the tilt on --tree")
+    check.add_argument("--gamma", type=float, help="strength of the tilt on --tree; 1 when left out")
     check.set_defaults(run=_verify)
     measure = commands.add_parser("gap", help="measure how far grown paths are from the teacher law")
     _add_shared(measure)
@@ -89,7 +89,13 @@ def _check(options: argparse.Namespace) -> None:
 def _verify(options: argparse.Namespace) -> int:
     start, rows, seen = time.perf_counter(), list[Row](), ""
     if options.tree:
-        cases = [Case(options.tree.stem, read_policy_tree(options.tree), options.gamma, options.seed)]
+        gamma = 1.0 if options.gamma is None else options.gamma
+        cases = [Case(options.tree.stem, read_policy_tree(options.tree), gamma, options.seed)]
+    elif options.gamma is not None:
+        raise ValueError(
+            f"--gamma must come with --tree, got {options.gamma}: the random trees have gammas of their own; leave it "
+            "out"
+        )
     else:
         cases = default_cases(options.seed)
     for row in verify(cases, hard_worlds=not options.tree):

@@ -97,7 +97,8 @@ def exact_claims(case: Case) -> list[Row]:
 def _identity_error(case: Case, mu: np.ndarray, log_z: float) -> float:
     """Largest |log Z - gamma J(q) - KL(q, mu)| over 100 random laws on the possible paths."""
     rng = np.random.default_rng(case.seed)
-    mass = rng.exponential(size=(100, len(mu))) * (mu > 0)
+    # A share below the smallest normal number has too few digits for a logarithm.
+    mass = rng.exponential(size=(100, len(mu))) * (mu >= np.finfo(np.float64).tiny)
     laws = mass / mass.sum(axis=1, keepdims=True)
     shortfalls = [log_z - case.gamma * objective(q, case.policy, case.gamma) for q in laws]
     return max(abs(short - kl_divergence(q, mu)) for short, q in zip(shortfalls, laws, strict=True))
@@ -108,7 +109,8 @@ def _gamma_limits(case: Case, pi: np.ndarray) -> list[Row]:
     values = enumerate_paths(case.policy).value[pi > 0]
     small = total_variation(teacher_law(case.policy, 0.01), pi)
     best = values.max()
-    gap = best - values[values < best - 1e-9].max(initial=best - 1.0)
+    lower = values[values < best - 1e-9]
+    gap = best - lower.max() if len(lower) > 0 else 1.0
     greedy, large = greedy_law(case.policy), 60.0 / gap
     distance = total_variation(teacher_law(case.policy, large), greedy)
     mass = pi[greedy > 0].sum()

@@ -74,9 +74,12 @@ def expansion_probabilities(
     num_questions = int(question.max(initial=-1)) + 1
     highest = group_max(values, question, num_questions)
     slot = question if num_questions > 1 else slice(None)
-    weights = values - highest[slot]
-    with np.errstate(over="ignore"):  # minus infinity is the right exponent for a huge gamma
-        np.exp(np.multiply(weights, gamma, out=weights), out=weights)
+    # Halves, since the gap of two values may overflow; and minus infinity is the right exponent for a huge gamma.
+    weights = values / 2 - highest[slot] / 2
+    with np.errstate(over="ignore"):
+        weights *= gamma
+        weights *= 2
+    np.exp(weights, out=weights)
     weights /= group_sum(weights, question, num_questions)[slot]
     return weights
 

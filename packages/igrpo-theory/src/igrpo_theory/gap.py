@@ -205,7 +205,8 @@ def _divergence(
     if (target[seen] == 0).any():
         return Estimate(np.inf, np.nan)
     seen_influence = influence[:, seen]
-    noise = seen_influence.T @ seen_influence / len(influence) ** 2 / np.sqrt(np.outer(law[seen], law[seen]))
+    scaled = seen_influence / np.sqrt(law[seen])
+    noise = scaled.T @ scaled / len(influence) ** 2
     first = _mean(seen_influence @ np.log(law[seen] / target[seen])).error
     # Near the target the slope vanishes and the square of the noise is what is left of the error.
     error = np.sqrt(first**2 + (noise**2).sum() / 2)
@@ -229,6 +230,8 @@ def _effective_gamma(paths: PathLaw, law: Float[np.ndarray, " K"], influence: Fl
     gamma = float(brentq(excess, -steepest, steepest))
     tilted = softmax(log_pi + gamma * value)
     variance = tilted @ (value - tilted @ value) ** 2
+    if variance == 0:
+        return Estimate(gamma, np.nan)
     return Estimate(gamma, _mean(influence[:, possible] @ value).error / float(variance))
 
 

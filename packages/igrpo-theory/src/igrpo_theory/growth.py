@@ -1,6 +1,6 @@
 """growth: questions, a world and a rule -> grown trees.
 
-In: roots, one key a question, and a `World` that proposes and scores turns. Out: the forest and a record of each stage.
+In: roots, one key a question, and a `World` that proposes and scores turns. Out: the forest, each stage on record.
 This is the one growing loop: a chain is cap 1, evaluation is a budget of 1, and the theorem is tested on it.
 
 Letters: Q questions, A active nodes of one stage, n the nodes of one call.
@@ -9,7 +9,7 @@ Source: IGRPO (arXiv 2607.06223), tree construction.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
@@ -18,6 +18,7 @@ from igrpo_theory import expansion
 from igrpo_theory.capped import check_cap
 from igrpo_theory.randomness import Stream, fold, spaced_keys
 from igrpo_theory.segments import LARGE, group_counts, group_sizes
+from igrpo_theory.stages import Stage
 from igrpo_theory.tree import Nodes, NodeStatus, RolloutTree
 from igrpo_theory.values import Criterion, node_value
 
@@ -108,27 +109,16 @@ class World(Protocol[Payload]):
         ...
 
 
-class Stage(NamedTuple):
-    """What one expansion after the root drew, for tests and metrics."""
-
-    depth: int
-    """Depth of the expanded nodes."""
-    nodes: Int[np.ndarray, " A"]
-    """The active nodes, by question."""
-    probabilities: Float[np.ndarray, " A"]
-    """Their chances in the draw."""
-    budget: Int[np.ndarray, " Q"]
-    """Children that each question could draw."""
-    counts: Int[np.ndarray, " A"]
-    """Children that each node drew; 0 truncates it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Growth(Generic[Payload]):
-    """Grown trees and how they came about."""
+    """Grown trees; how they came about is on the tree, see `RolloutTree.stages`."""
 
     tree: RolloutTree[Payload]
-    stages: list[Stage]
+
+    @property
+    def stages(self) -> list[Stage]:
+        """One record an expansion after the root, by depth."""
+        return self.tree.stages
 
 
 def grow(
@@ -159,17 +149,16 @@ def grow(
     if rule.needs_scores and rule.root_score == "evaluate":
         _score(world, tree, np.arange(len(roots)))
     nodes = _propose(world, tree, np.arange(len(roots)), np.full(len(roots), rule.budget), keys, rule)
-    stages = []
     for depth in range(1, rule.turn_limit):
         goes_on = tree.status[_span(nodes)] == NodeStatus.ACTIVE
         active = nodes if goes_on.all() else nodes[goes_on]
         if len(active) == 0:
             break
-        stages.append(_expand(world, tree, active, depth, keys, rule))
-        counts = stages[-1].counts
+        tree.stages.append(_expand(world, tree, active, depth, keys, rule))
+        counts = tree.stages[-1].counts
         tree.truncate(_span(active), counts == 0)
         nodes = _propose(world, tree, active, counts, keys, rule)
-    return Growth(tree, stages)
+    return Growth(tree)
 
 
 def _expand(
@@ -189,7 +178,9 @@ def _expand(
     stage_keys = fold(keys, Stream.EXPANSION, depth)
     # Through the module, so that a test can replace the sampler.
     counts = expansion.draw_expansions(probabilities, question, budget, rule.cap, stage_keys, rule.scheme)
-    return Stage(depth, active, probabilities, budget, counts)
+    # Nodes that are worth zero by rule have no values to be tilted by.
+    gamma = 0.0 if rule.criterion == "zero" else rule.gamma
+    return Stage(depth, active, probabilities, budget, counts, gamma, rule.cap, rule.scheme)
 
 
 def _evaluate(

@@ -10,12 +10,10 @@ from scipy import stats
 from igrpo_theory.adversaries import MergingWorld
 from igrpo_theory.claims import Case, Row
 from igrpo_theory.finite import finite_law
-from igrpo_theory.growth import GrowthRule
 from igrpo_theory.limits import capped_teacher_law, mean_field
 from igrpo_theory.rates import bias_rate, clt_variance, finite_budget_bound, rate_constants
 from igrpo_theory.replicates import GrownLaws, grown_laws
 from igrpo_theory.teacher import log_partition, merged_law, teacher_law, total_variation
-from igrpo_theory.weights import importance_weights
 from igrpo_theory.worlds import states_of
 
 FALSE_ALARM_RATE = 1e-6
@@ -104,10 +102,10 @@ def _spread(case: Case, replicates: int = 200, budget: int = 1000) -> list[Row]:
     mean = mu + bias_rate(case.policy, case.gamma) / budget
     common = mean * budget * replicates >= _FEWEST_HITS
     sigma = np.sqrt(clt_variance(case.policy, case.gamma)[common] / (budget * replicates))
-    largest = (np.abs(laws.mean(axis=0) - mean)[common] / np.maximum(sigma, 1e-12)).max()
-    bound = float(stats.norm.isf(LEVEL / 2 / common.sum()))
+    largest = (np.abs(laws.mean(axis=0) - mean)[common] / np.maximum(sigma, 1e-12)).max(initial=0.0)
+    bound = float(stats.norm.isf(LEVEL / 2 / max(common.sum(), 1)))
     # 3% and 5% of slack for the next order in 1 / budget.
-    spread = float(scaled.std(ddof=1)) * width + 0.03 * predicted
+    spread = float(scaled.std(ddof=1)) * width + 0.03 * predicted + 1e-12
     return [
         case.row("theorem 1: sqrt(B) E TV(mu^B, mu)", predicted, "=", float(scaled.mean()), spread),
         case.row("theorem 1: largest |z| of a share", bound, "<=", float(largest), 0.05 * bound),
@@ -185,9 +183,7 @@ def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]
     """Horvitz-Thompson weights: at the paper's budget and cap, weighted leaves are the teacher law without bias."""
     grown = grown_laws(case.policy, case.gamma, replicates=replicates, budget=budget, cap=2, seed=case.seed)
     tree, ends = grown.growth.tree, case.policy.ends
-    rule = GrowthRule(budget=budget, cap=2, gamma=case.gamma, criterion="score", turn_limit=case.policy.turns)
-    weights = importance_weights(grown.growth, rule)
-    leaves = tree.leaves()
+    weights, leaves = tree.weights("mu"), tree.leaves()
     leaves = leaves[weights[leaves] > 0]  # truncated leaves weigh nothing
     cell = tree.question[leaves] * len(ends) + np.searchsorted(ends, states_of(tree)[leaves])
     sums = np.bincount(cell, weights=weights[leaves], minlength=replicates * len(ends)).reshape(replicates, -1)
@@ -197,8 +193,8 @@ def _weights(case: Case, replicates: int = 20_000, budget: int = 5) -> list[Row]
     mu = teacher_law(case.policy, case.gamma)
     common = mu * budget * replicates >= _FEWEST_HITS
     scores = (sums.mean(axis=0) - mu)[common] / (sums.std(axis=0, ddof=1)[common] / np.sqrt(replicates) + 1e-12)
-    bound = float(stats.norm.isf(LEVEL / 2 / common.sum()))
+    bound = float(stats.norm.isf(LEVEL / 2 / max(common.sum(), 1)))
     return [
         case.row("weights: E sum of W / Z, B=5, cap 2", 1.0, "=", float(total.mean()), error + 1e-12),
-        case.row("weights: largest |z| of a path", bound, "<=", float(np.abs(scores).max()), 0.05 * bound),
+        case.row("weights: largest |z| of a path", bound, "<=", float(np.abs(scores).max(initial=0.0)), 0.05 * bound),
     ]

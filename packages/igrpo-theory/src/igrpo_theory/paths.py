@@ -1,6 +1,6 @@
 """paths: a grown tree -> its root-to-leaf paths.
 
-In: a forest. Out: one row a leaf with the nodes on its way, and what follows from them (multiplicity, V).
+In: a forest. Out: one row a leaf with the nodes on its way, and what follows from them (multiplicity, V, weights).
 
 Letters: P paths, D depth of the deepest leaf, N nodes.
 """
@@ -8,9 +8,11 @@ Letters: P paths, D depth of the deepest leaf, N nodes.
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from igrpo_theory.segments import group_max
 from igrpo_theory.tree import RolloutTree
+from igrpo_theory.weights import Target
 
 
 class Paths(NamedTuple):
@@ -81,3 +83,34 @@ def path_values(tree: RolloutTree[Any], paths: Paths) -> Float[np.ndarray, " P"]
     inner = (paths.nodes >= 0) & (paths.nodes != paths.leaf[:, None])
     values = tree.value[np.where(inner, paths.nodes, 0)]
     return np.where(inner & ~np.isnan(values), values, 0.0).sum(axis=1)
+
+
+def relative_weights(
+    tree: RolloutTree[Any], paths: Paths, target: Target = "mu", keep: Bool[np.ndarray, " P"] | None = None
+) -> Float[np.ndarray, " P"]:
+    """W_p / (mean of W over the kept paths of the same question), W the weights of the tree; 0 where not kept.
+
+    Kept paths of a question have mean 1, so that weighing changes what a group learns from, not how much. Where only
+    truncated paths are kept all weigh 0. The ratio of one tree's weights is biased at order 1 / budget; W is not.
+
+    Raises:
+        ValueError: as `RolloutTree.log_weights`.
+
+    Source: ours, see docs/theory/weights.md.
+
+    Example:
+        >>> from igrpo_theory import grown_laws, random_policy_tree
+        >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+        >>> tree = grown_laws(policy, 1.0, replicates=1, budget=5, cap=2).growth.tree
+        >>> weights = relative_weights(tree, root_to_leaf_paths(tree))
+        >>> weights.round(2).tolist(), round(float(weights.mean()), 12)
+        ([0.0, 0.0, 0.0, 1.65, 1.65, 1.65, 1.65, 1.41], 1.0)
+    """
+    keep = np.ones(len(paths.leaf), dtype=bool) if keep is None else keep
+    log_weights = np.where(keep, tree.log_weights(target)[paths.leaf], -np.inf)
+    highest = group_max(log_weights, paths.question, tree.num_questions)
+    # Of the same size up to a factor: their ratios do not overflow.
+    weights = np.exp(log_weights - np.where(np.isfinite(highest), highest, 0.0)[paths.question])
+    total = np.bincount(paths.question, weights=weights, minlength=tree.num_questions)
+    size = np.bincount(paths.question, weights=keep, minlength=tree.num_questions)
+    return weights * (size / np.where(total > 0, total, 1.0))[paths.question]

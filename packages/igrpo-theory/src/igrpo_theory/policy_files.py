@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from igrpo_theory.worlds import PolicyTree
+from igrpo_theory.worlds import LARGEST_NUMBER, PolicyTree
 
 _FIELDS = ("parent", "prob", "value", "answer")
 _KINDS: dict[str, tuple[type, ...]] = {"parent": (int,), "answer": (bool,)}
 # What an entry of a field may be; a number elsewhere.
+_LONGEST_QUOTE = 60
 
 
 def read_policy_tree(path: Path) -> PolicyTree:
@@ -40,13 +41,14 @@ def read_policy_tree(path: Path) -> PolicyTree:
     if not path.is_file():
         raise FileNotFoundError(f"the policy tree must be a file, got {path}: no such file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        # Some editors start a file with a byte order mark, which utf-8-sig skips.
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON, got {error}: correct the file") from error
     levels = content.get("levels") if isinstance(content, dict) else None
     if not isinstance(levels, list) or not levels:
         raise ValueError(
-            f"levels must list the states of at least one depth, got {levels} ({path}): a path needs a turn"
+            f"levels must list the states of at least one depth, got {_shown(levels)} ({path}): a path needs a turn"
         )
     _check_levels(levels, path)
     # Where the level above each level starts among the states.
@@ -66,7 +68,9 @@ def _check_levels(levels: list[Any], path: Path) -> None:
     above = 1
     for number, level in enumerate(levels):
         if not isinstance(level, dict):
-            raise ValueError(f"levels[{number}] must be an object, got {level} ({path}): it holds {', '.join(_FIELDS)}")
+            raise ValueError(
+                f"levels[{number}] must be an object, got {_shown(level)} ({path}): it holds {', '.join(_FIELDS)}"
+            )
         missing = [field for field in _FIELDS if field not in level]
         if missing:
             raise ValueError(f"levels[{number}] must have {', '.join(_FIELDS)}, got no {missing[0]} ({path}): add it")
@@ -75,15 +79,27 @@ def _check_levels(levels: list[Any], path: Path) -> None:
             kinds = _KINDS.get(field, (int, float))
             if not isinstance(level[field], list) or not all(type(entry) in kinds for entry in level[field]):
                 raise ValueError(
-                    f"levels[{number}].{field} must be a list of {kinds[-1].__name__}, got {level[field]} ({path}): "
-                    "correct it"
+                    f"levels[{number}].{field} must be a list of {kinds[-1].__name__}, got {_shown(level[field])} "
+                    f"({path}): correct it"
+                )
+            large = [entry for entry in level[field] if isinstance(entry, int) and abs(entry) > LARGEST_NUMBER]
+            if large:
+                raise ValueError(
+                    f"levels[{number}].{field} must be of size 1e100 at most, got {_shown(large[0])} ({path}): a "
+                    "larger number leaves the range of floats"
                 )
         sizes = {field: len(level[field]) for field in given}
         if len(set(sizes.values())) > 1 or sizes["parent"] == 0:
             raise ValueError(f"levels[{number}] must have one entry a state in each field, got {sizes} ({path})")
         if not all(0 <= parent < above for parent in level["parent"]):
             raise ValueError(
-                f"levels[{number}].parent must be an index below {above}, got {level['parent']} ({path}): it counts "
-                "the states of the level above"
+                f"levels[{number}].parent must be an index below {above}, got {_shown(level['parent'])} ({path}): it "
+                "counts the states of the level above"
             )
         above = sizes["parent"]
+
+
+def _shown(entry: Any) -> str:
+    """What an error quotes: the start is enough to find a long one."""
+    text = str(entry)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."

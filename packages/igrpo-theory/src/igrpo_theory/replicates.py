@@ -12,12 +12,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from igrpo_theory.expansion import BudgetMode, Scheme
-from igrpo_theory.growth import Growth, GrowthRule, Stage, grow
+from igrpo_theory.growth import Growth, GrowthRule, grow
 from igrpo_theory.paths import root_to_leaf_paths
 from igrpo_theory.randomness import question_keys
 from igrpo_theory.segments import group_max
+from igrpo_theory.stages import Stage
 from igrpo_theory.tree import NodeStatus, RolloutTree
 from igrpo_theory.worlds import PolicyTree, PolicyTreeWorld, states_of
+
+_MOST_NODES = 100_000_000
+"""They take about 5 GB."""
 
 
 class GrownLaws(NamedTuple):
@@ -63,7 +67,7 @@ def grown_laws(
         world: grows another world on the same states.
 
     Raises:
-        ValueError: without a replicate; see also `GrowthRule`.
+        ValueError: without a replicate, or for more nodes than memory holds; see also `GrowthRule`.
 
     Source: ours.
 
@@ -75,6 +79,11 @@ def grown_laws(
     """
     if replicates < 1:
         raise ValueError(f"replicates must be at least 1, got {replicates}: each grows a tree")
+    if replicates * budget * policy.turns > _MOST_NODES:
+        raise ValueError(
+            f"replicates must be few enough for {_MOST_NODES:.0e} nodes, got {replicates} trees of budget {budget} and "
+            f"{policy.turns} turns: lower the replicates or the budget"
+        )
     rule = GrowthRule(
         budget=budget,
         cap=budget if cap is None else cap,

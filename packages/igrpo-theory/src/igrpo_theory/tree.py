@@ -9,12 +9,14 @@ Letters: Q questions, N nodes, L leaves, n the nodes of one call.
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int8, Int32
 
 from igrpo_theory.segments import group_sizes, rank_within
+from igrpo_theory.stages import Stage
+from igrpo_theory.weights import LARGEST_LOG_WEIGHT, Target, check_target, log_factors
 
 Payload = TypeVar("Payload")
 
@@ -69,6 +71,8 @@ class RolloutTree(Generic[Payload]):
         # Scores and values are written where they are known or asked for: NaN stands up to here in each.
         self._written = {"score": 0, "value": 0}
         self._sizes = np.zeros(0, dtype=np.int64)
+        self.stages: list[Stage] = []
+        """How each expansion after the root was drawn, by depth; `grow` writes it."""
 
     @classmethod
     def plant(cls, roots: Sequence[Payload] | np.ndarray, capacity: int = 0) -> "RolloutTree[Payload]":
@@ -214,8 +218,55 @@ class RolloutTree(Generic[Payload]):
         leaves = np.flatnonzero(self.status != NodeStatus.ACTIVE)
         return leaves[np.argsort(self.question[leaves], kind="stable")]
 
+    def weights(self, target: Target = "mu") -> Float64[np.ndarray, " N"]:
+        """A weight W for each node such that E[sum of W f over the complete leaves of a tree] = sum of target * f.
+
+        The target is pi(o) exp(gamma V(o)), which is Z times the teacher law ("mu"), or pi(o) ("pi"). It holds for
+        every function f of a path, at every budget, cap, budget mode and scheme. The children of a root start at
+        1 / budget; a child of node i has W_i w_i / rho_i (mu) or W_i / rho_i (pi), where w = exp(gamma val) and rho is
+        the mean number of children that the draw gives node i. Truncated leaves weigh 0, roots 1. Dividing by the sum
+        of the weights of one tree brings back a bias of order 1 / budget; divide by sums over many trees.
+
+        Raises:
+            ValueError: as `log_weights`, or when weights overflow.
+
+        Source: ours, see docs/theory/weights.md.
+
+        Example:
+            >>> from igrpo_theory import grown_laws, random_policy_tree
+            >>> policy = random_policy_tree(np.random.default_rng(0), turns=3, branching=2)
+            >>> tree = grown_laws(policy, 1.0, replicates=4000, budget=5, cap=2).growth.tree
+            >>> round(float(tree.weights("pi")[tree.leaves()].sum()) / 4000, 1)
+            1.0
+        """
+        log_weights = self.log_weights(target)
+        largest = log_weights.max()
+        if largest > LARGEST_LOG_WEIGHT:
+            gamma = max(stage.gamma for stage in self.stages)
+            raise ValueError(f"gamma must keep weights within exp(700), got {gamma} and exp({largest:.0f}): lower it")
+        return np.exp(log_weights)
+
+    def log_weights(self, target: Target = "mu") -> Float64[np.ndarray, " N"]:
+        """The logarithms of `weights`, which do not overflow; minus infinity at truncated leaves.
+
+        Raises:
+            ValueError: for an unknown target, a node of which no draw is on record, or mu where expanded nodes have no
+                values.
+        """
+        check_target(target)
+        log_weights = self._log_weights(target)
+        if np.isnan(log_weights).any():
+            node = int(np.flatnonzero(np.isnan(log_weights))[0])
+            raise ValueError(
+                f"target {target} needs the draw of every expanded node and, for mu, its value, got none above node "
+                f"{node}: grow the tree by grow, chains with score_chains, or weigh for pi"
+            )
+        return log_weights
+
     def to_records(self, payload_to_json: Callable[[Payload], Any]) -> list[dict[str, Any]]:
         """One JSON-able dict a question, for a line of trees.jsonl; nodes are listed and linked by local number."""
+        with np.errstate(over="ignore"):
+            by_target = {target: np.exp(self._log_weights(target)) for target in get_args(Target)}
         parent_local = np.where(self.parent >= 0, self.local[self.parent], -1)
         records: list[dict[str, Any]] = [{"slot": slot, "nodes": []} for slot in range(self.num_questions)]
         for node, slot in enumerate(self.question.tolist()):
@@ -224,12 +275,27 @@ class RolloutTree(Generic[Payload]):
                     "parent": None if parent_local[node] < 0 else int(parent_local[node]),
                     "depth": int(self.depth[node]),
                     "status": NodeStatus(self.status[node]).name,
-                    "score": _none_if_nan(self.score[node]),
-                    "value": _none_if_nan(self.value[node]),
+                    "score": _none_if_not_finite(self.score[node]),
+                    "value": _none_if_not_finite(self.value[node]),
+                    **{f"weight_{target}": _none_if_not_finite(weights[node]) for target, weights in by_target.items()},
                     "payload": payload_to_json(self.payload[node]),
                 }
             )
         return records
+
+    def _log_weights(self, target: Target) -> Float64[np.ndarray, " N"]:
+        """Logarithms of the weights, NaN where one is not known."""
+        factors = np.full(self.num_nodes, np.nan)
+        factors[: self.num_questions] = -np.log(np.maximum(self.children_count()[: self.num_questions], 1))
+        for stage in self.stages:
+            question, values = self.question[stage.nodes], self.value[stage.nodes]
+            factors[stage.nodes] = log_factors(stage, question, values, target)
+        log_weights = np.zeros(self.num_nodes)
+        for depth in range(1, int(self.depth.max()) + 1):
+            here = np.flatnonzero(self.depth == depth)
+            log_weights[here] = (log_weights + factors)[self.parent[here]]
+        log_weights[self.status == NodeStatus.TRUNCATED] = -np.inf
+        return log_weights
 
     def _assign(self, name: str, nodes: Nodes, numbers: Float[np.ndarray, " n"]) -> None:
         if isinstance(nodes, slice) and nodes.start >= self._written[name]:
@@ -268,5 +334,5 @@ class RolloutTree(Generic[Payload]):
             self._columns[name] = grown
 
 
-def _none_if_nan(number: float) -> float | None:
-    return None if np.isnan(number) else float(number)
+def _none_if_not_finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None

@@ -16,6 +16,9 @@ from igrpo_theory.growth import Proposal
 from igrpo_theory.randomness import random_bits
 from igrpo_theory.tree import RolloutTree
 
+LARGEST_NUMBER = 1e100
+"""Of values and rewards: sums and squares of larger ones would leave the range of floats."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PolicyTree:
@@ -62,10 +65,11 @@ class PolicyTree:
                 f"probability must be at least 0, got {self.probability[state]} for state {state}: correct the policy"
             )
         for name, numbers in (("value", self.value), ("reward", self.reward)):
-            bad = np.flatnonzero(~np.isfinite(numbers))
+            bad = np.flatnonzero(~(np.abs(numbers) <= LARGEST_NUMBER))
             if len(bad) > 0:
                 raise ValueError(
-                    f"{name} must be finite, got {numbers[bad[0]]} for state {bad[0]}: a path is weighed by it"
+                    f"{name} must be finite and of size 1e100 at most, got {numbers[bad[0]]} for state {bad[0]}: a "
+                    "path adds up what it meets; scale values down and gamma up"
                 )
         sums = np.bincount(above, weights=self.probability[1:], minlength=num_states)
         wrong = np.intersect1d(np.flatnonzero(np.abs(sums - 1) > 1e-9), above)

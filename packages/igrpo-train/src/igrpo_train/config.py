@@ -29,6 +29,7 @@ History = Literal["documents", "everything"]
 OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
+Weights = Literal["none", "mu", "pi"]
 
 FREE_ON_RESUME: Final = (
     "run.",
@@ -204,6 +205,8 @@ class Tree:
     """Answer score of the root as a parent: zero (the paper) or evaluated."""
     cap_decay_steps: int = 0
     """Lower the cap by 1 (never below 1) each time this many steps are done; 0 keeps it."""
+    weights: Weights = "none"
+    """Paths count alike (none; the paper), or as a sample of the teacher law (mu) or the policy (pi), without bias."""
 
     def __post_init__(self) -> None:
         check_fields("tree.", self, "budget cap", count, "at least 1")
@@ -345,12 +348,15 @@ class Optimiser:
     """Most tokens in one forward pass; lower it when memory runs out."""
     packing: Packing = "tree"
     """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
+    nonfinite_limit: int = 10
+    """End the run after so many optimiser steps in a row whose loss or gradient was not finite; 0 never does."""
 
     def __post_init__(self) -> None:
         check_fields("optimiser.", self, "update_rows tokens_per_micro_batch", count, "at least 1")
         check_fields("optimiser.", self, "learning_rate gradient_clip", positive, "finite and above 0")
         check("optimiser.betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers in [0, 1)")
         check_fields("optimiser.", self, "weight_decay", amount, "finite and at least 0")
+        check_fields("optimiser.", self, "nonfinite_limit", natural, "at least 0")
         check("optimiser.warmup_fraction", self.warmup_fraction, fraction(self.warmup_fraction), "between 0 and 1")
 
 
@@ -437,11 +443,13 @@ class Recipe:
         check("data.corpus", self.data.corpus, served, "miniature:NAME/SPLIT", remedy)
         cuts_unscored = self.tree.cap > 1 and self.tree.criterion == "zero" and not self.scoring.always
         scoreless = self.reward.truncated in ("zero", "drop")
-        remedy = (
-            "tree.criterion = 'zero' scores no node; set scoring.always = true in the recipe (--scoring.always True) "
-            "to keep the rule"
-        )
+        score = "set scoring.always = true (--scoring.always True)"
+        remedy = f"tree.criterion = 'zero' scores no node; {score} to keep the rule"
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
+        tilted = self.tree.criterion != "zero" and self.tree.gamma > 0
+        unscored = tilted and not self.growth_rule(self.steps - 1).needs_scores
+        remedy = f"a cap of 1, which this run starts or ends with, scores no node; {score}"
+        check("tree.weights", self.tree.weights, self.tree.weights != "mu" or not unscored, "'none' or 'pi'", remedy)
         inexact = self.sampling.engine == "vllm" or self.model.dtype == "bfloat16"
         own = self.loss.old_logprobs == "policy" or (self.loss.old_logprobs == "auto" and inexact)
         remedy = "the sampler stands below the ratio already; loss.old_logprobs = 'policy' puts the policy there"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +24,30 @@ class DiskError(OSError):
     """A file of the run could not be written; the message says which, why and how to go on."""
 
 
+class NonFiniteError(ArithmeticError):
+    """Too many optimiser steps in a row had a loss or gradient that is not finite; the message says how to go on."""
+
+
 class RetrieverError(ConnectionError):
     """A retriever did not answer, or answered what is no list of passages; the message says which, and what to do."""
+
+
+_FOR_PEOPLE: Final = (
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    MissingExtra,
+    DiskError,
+    NonFiniteError,
+    RetrieverError,
+)
 
 
 def run_command(command: Callable[[], object]) -> None:
     """Run what a command line asks for; errors that a person can put right are shown in a panel, others are bugs.
 
     Args:
-        command: the work; the errors caught below are for people.
+        command: the work; of its errors, those listed above are for people.
 
     Raises:
         SystemExit: code 2 after such an error, 130 after an interrupt.
@@ -41,7 +57,7 @@ def run_command(command: Callable[[], object]) -> None:
     """
     try:
         command()
-    except (ValueError, FileNotFoundError, FileExistsError, MissingExtra, DiskError, RetrieverError) as error:
+    except _FOR_PEOPLE as error:
         logger.debug("traceback of the error below", exc_info=True)
         _show(str(error))
         raise SystemExit(2) from None

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
-from igrpo_theory.growth import Growth, GrowthRule, Stage, grow
+from igrpo_theory.growth import Growth, GrowthRule, grow
 from igrpo_theory.paths import Paths, root_to_leaf_paths
+from igrpo_theory.stages import Stage
 from igrpo_theory.tree import NodeStatus
 from igrpo_train.question import Question
 from igrpo_train.rewards import exact_match

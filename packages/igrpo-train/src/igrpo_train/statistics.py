@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from igrpo_theory.growth import GrowthRule, Stage
+from igrpo_theory.growth import GrowthRule
+from igrpo_theory.stages import Stage
 from igrpo_train.rollout import Rollout
 from igrpo_train.search.agent import ActionKind
 from igrpo_train.search.session import Turn

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.errors import DiskError
@@ -36,6 +37,7 @@ from igrpo_train.settings import changes
 PhaseName = Literal["prefill", "generation", "scoring", "retrieval", "training"]
 
 _PACKAGES: Final = ("igrpo-theory", "igrpo-train", "torch", "transformers", "accelerate", "numpy", "bm25s")
+_LOCK: Final = ".lock"
 _REMEDY: Final = "free space or mend its permissions, then go on with --resume"
 
 
@@ -152,7 +154,7 @@ class RunFolder:
         resume: go on in a folder that holds a run of the same recipe, instead of starting a new one.
 
     Raises:
-        ValueError: a new run would overwrite another, or a resumed run has another recipe.
+        ValueError: a new run would overwrite another, a resumed run has another recipe, or another process is writing.
         FileNotFoundError: there is no run to resume.
         DiskError: the folder cannot be written.
     """
@@ -164,6 +166,7 @@ class RunFolder:
         config = self.path / "config.json"
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path)
         code = self.path / "code.json"
         starts = json.loads(code.read_text(encoding="utf-8")) if resume and code.exists() else []
         write_text(code, json.dumps([*starts, code_state()], indent=2) + "\n")
@@ -184,9 +187,10 @@ class RunFolder:
         self.trees.truncate(positions["trees"])
 
     def close(self) -> None:
-        """Close both files."""
+        """Close both files and let others write the folder."""
         self.metrics.close()
         self.trees.close()
+        self._lock.release()
 
 
 def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
@@ -197,6 +201,8 @@ def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
     """
     folder = Path(recipe.run.folder).expanduser()
     config = folder / "config.json"
+    if resume and (folder / _LOCK).exists():
+        _lock(folder).release()
     if resume:
         _check_same(config, json.loads(json.dumps(to_dict(recipe))))
     elif config.exists():
@@ -211,6 +217,20 @@ def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
             f"run.folder must be a folder that can be written, got {recipe.run.folder!r}, where {str(nearest)!r} "
             f"{what}: name another one"
         )
+
+
+def _lock(folder: Path) -> FileLock:
+    """The folder's lock, taken; it goes when the process does."""
+    lock = FileLock(folder / _LOCK)
+    with disk_errors(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"run.folder must be written by one run at a time, got {str(folder)!r}, which another process writes: "
+                "wait for it, stop it, or name another folder"
+            ) from None
+    return lock
 
 
 def write_text(path: Path, text: str) -> None:

@@ -18,11 +18,12 @@ from accelerate import Accelerator
 
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
+from igrpo_theory.paths import relative_weights
 from igrpo_theory.randomness import Stream, fold, question_keys
 from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
-from igrpo_train.errors import RetrieverError
+from igrpo_train.errors import NonFiniteError, RetrieverError
 from igrpo_train.interrupt import Interrupt
 from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
@@ -96,6 +97,7 @@ class Trainer:
         self.folder.rewind(self.state.positions)
         self.phases = Phases()
         self._warned = False
+        self._nonfinite = 0
 
     def run(self) -> Path:
         """Train to the last step, or until interrupted; either way the last checkpoint is on disk.
@@ -104,7 +106,9 @@ class Trainer:
             the newest checkpoint's folder.
 
         Raises:
-            KeyboardInterrupt: the user stopped the run; raised after the checkpoint is written.
+            KeyboardInterrupt: the user stopped the run; raised after the checkpoint is written, like the next two.
+            RetrieverError: the search engine is gone.
+            NonFiniteError: `optimiser.nonfinite_limit` optimiser steps in a row were skipped.
         """
         message = "finishing this step, then saving a checkpoint; interrupt again to stop at once"
         with closing(self.folder):
@@ -120,6 +124,7 @@ class Trainer:
                         raise
                     if self._finish_step(step + 1, metrics, interrupt):
                         raise KeyboardInterrupt
+                    self._check_finite(metrics)
         newest = checkpoint.latest(self._checkpoints)
         assert newest is not None
         return newest
@@ -147,6 +152,8 @@ class Trainer:
             std_floor=recipe.advantage.std_floor,
             keep=rewards.keep,
         )
+        if recipe.tree.weights != "none":
+            advantages *= relative_weights(rollout.tree, rollout.paths, recipe.tree.weights, rewards.keep)[:, None]
         with self.phases.measure("training") as phase:
             rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
@@ -200,6 +207,18 @@ class Trainer:
             for record in rollout.tree.to_records(turn_record):
                 self.folder.trees.append({"step": step + 1, **record})
         return rollout
+
+    def _check_finite(self, metrics: Mapping[str, float]) -> None:
+        """End the run, saved, where it has skipped too many optimiser steps; its weights are the last good ones."""
+        skipped, limit = int(metrics["update/nonfinite"]), self.recipe.optimiser.nonfinite_limit
+        self._nonfinite = 0 if metrics["update/steps"] else self._nonfinite + skipped
+        if limit and self._nonfinite >= limit:
+            self._save(best=False)
+            raise NonFiniteError(
+                f"loss and gradient must be finite, got {self._nonfinite} optimiser steps in a row that were not "
+                f"(optimiser.nonfinite_limit = {limit}): start again from an earlier checkpoint in "
+                f"{self._checkpoints} with a lower optimiser.learning_rate"
+            )
 
     def _check_engine(self, difference: float) -> None:
         """Warn, once, when the engine samples from another policy than the one that is trained."""

@@ -1,0 +1,1 @@
+"""scipy, absent: the theory's claims need it, growing and training do not."""

@@ -1,0 +1,1 @@
+"""The parser of command lines, absent: recipes made in code need none."""
