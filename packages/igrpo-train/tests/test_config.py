@@ -60,6 +60,8 @@ REFUSED = [
     ("sampling", "temperature", 0.0, r"sampling.temperature must be finite and above 0, got 0.0: a greedy policy"),
     ("sampling", "memory_share", 1.0, r"sampling.memory_share must be above 0 and below 1, got 1.0"),
     ("sampling", "cache_gib", -1.0, r"sampling.cache_gib must be finite and at least 0, got -1.0"),
+    ("sampling", "timeout_s", -1.0, r"sampling.timeout_s must be between 0 \(no limit\) and 86400, got -1.0"),
+    ("sampling", "timeout_s", 1e12, r"sampling.timeout_s must be between 0 \(no limit\) and 86400, got 1000000000000"),
     ("sampling", "block_tokens", 40, r"sampling.block_tokens must be a multiple of 16, got 40"),
     ("sampling", "warn_difference", -1.0, r"sampling.warn_difference must be finite and at least 0, got -1.0"),
     ("reward", "switch_fraction", -0.1, r"reward.switch_fraction must be between 0 and 1, got -0.1"),

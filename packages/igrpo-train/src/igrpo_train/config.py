@@ -38,8 +38,9 @@ FREE_ON_RESUME: Final = (
     "retrieval.retries",
     "retrieval.connections",
     "retrieval.device",
+    "sampling.timeout_s",
 )
-"""Names, or what they start with, that may change when a run goes on: where it is written, how passages are reached."""
+"""Names, or what they start with, that may change when a run goes on: places, how passages are reached, time limits."""
 
 _TEMPLATE: Final = """\
 Answer the question below. You may look things up in an encyclopedia before you answer.
@@ -251,6 +252,8 @@ class Sampling:
     """vllm: GiB of its key-value cache, whatever the share says; 0 takes what the share leaves."""
     block_tokens: int = 32
     """vllm: tokens of a cache block; a shared prefix is shared in whole blocks, small ones cost some speed."""
+    timeout_s: float = 0.0
+    """vllm: longest time of one call of the engine, which is one stage of all trees, in seconds; 0 is no limit."""
     warn_difference: float = 0.05
     """Warn when engine and trainer differ by more nats a token in the mean; 0 never warns."""
     cache_tokens: int = 0
@@ -262,6 +265,8 @@ class Sampling:
         check_fields("sampling.", self, "cache_tokens", natural, "at least 0")
         share = 0 < self.memory_share < 1
         check("sampling.memory_share", self.memory_share, share, "above 0 and below 1")
+        timed = amount(self.timeout_s) and self.timeout_s <= 86400
+        check("sampling.timeout_s", self.timeout_s, timed, "between 0 (no limit) and 86400")
         check_fields("sampling.", self, "cache_gib warn_difference", amount, "finite and at least 0")
         blocks = self.block_tokens > 0 and self.block_tokens % 16 == 0
         check("sampling.block_tokens", self.block_tokens, blocks, "a multiple of 16")
