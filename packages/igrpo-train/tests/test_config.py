@@ -37,12 +37,17 @@ REFUSED = [
     ("model", "path", "", r"model.path must be a hub id, a folder or miniature:NAME, got ''"),
     ("retrieval", "b", 1.5, r"retrieval.b must be between 0 and 1, got 1.5"),
     ("retrieval", "k1", -1.0, r"retrieval.k1 must be finite and at least 0, got -1.0"),
+    ("retrieval", "timeout_s", 1e12, r"retrieval.timeout_s must be above 0 and at most 86400, got 1000000000000.0"),
+    *(
+        ("retrieval", "url", url, r"retrieval.url must be an address like http://127.0.0.1:8000/retrieve, got '")
+        for url in (" http://a/r", "http://a..b/r", "http://a b/r", "http://" + "x" * 64, "http://a:70000", "a:80")
+    ),
     ("retrieval", "kind", "miniature", r"data.corpus must be miniature:NAME/SPLIT, got 'hf://"),
     (
         "tree",
         "criterion",
         "zero",
-        r"reward.truncated must be 'zero' or 'drop', got 'rescaled': .*scoring.always = true",
+        r"reward.truncated must .* got 'rescaled': .* scoring.always = true \(--scoring.always True\)",
     ),
     ("scoring", "warn_below", 2.0, r"scoring.warn_below must be between 0 and 1, got 2.0"),
     ("sampling", "cache_tokens", -1, r"sampling.cache_tokens must be at least 0, got -1"),
@@ -55,6 +60,8 @@ REFUSED = [
     ("sampling", "temperature", 0.0, r"sampling.temperature must be finite and above 0, got 0.0: a greedy policy"),
     ("sampling", "memory_share", 1.0, r"sampling.memory_share must be above 0 and below 1, got 1.0"),
     ("sampling", "cache_gib", -1.0, r"sampling.cache_gib must be finite and at least 0, got -1.0"),
+    ("sampling", "timeout_s", -1.0, r"sampling.timeout_s must be between 0 \(no limit\) and 86400, got -1.0"),
+    ("sampling", "timeout_s", 1e12, r"sampling.timeout_s must be between 0 \(no limit\) and 86400, got 1000000000000"),
     ("sampling", "block_tokens", 40, r"sampling.block_tokens must be a multiple of 16, got 40"),
     ("sampling", "warn_difference", -1.0, r"sampling.warn_difference must be finite and at least 0, got -1.0"),
     ("reward", "switch_fraction", -0.1, r"reward.switch_fraction must be between 0 and 1, got -0.1"),
@@ -63,6 +70,8 @@ REFUSED = [
     ("loss", "clip_low", 1.2, r"loss.clip_low must be between 0 and 1, got 1.2"),
     ("loss", "clip_high", -0.2, r"loss.clip_high must be finite and at least 0, got -0.2"),
     ("loss", "dual_clip", 0.5, r"loss.dual_clip must be 0 \(off\) or above 1, got 0.5"),
+    ("loss", "importance_cap", 0.9, r"loss.importance_cap must be 0 \(off\) or at least 1, got 0.9"),
+    ("loss", "importance_cap", float("inf"), r"loss.importance_cap must be 0 \(off\) or at least 1, got inf"),
     ("loss", "kl_coefficient", -1.0, r"loss.kl_coefficient must be finite and at least 0, got -1.0"),
     ("optimiser", "learning_rate", 0.0, r"optimiser.learning_rate must be finite and above 0, got 0.0"),
     ("optimiser", "betas", (0.9, 1.0), r"optimiser.betas must be two numbers in \[0, 1\), got \(0.9, 1.0\)"),
@@ -116,6 +125,9 @@ def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
         ("tree", "cap", 1),
         ("tree", "cap", 500),
         ("loss", "dual_clip", 0.0),
+        ("retrieval", "url", "https://[::1]:8000/retrieve"),
+        ("retrieval", "url", "http://search_1.internal./retrieve"),
+        ("retrieval", "timeout_s", 86400.0),
         ("validation", "every", 0),
         ("run", "threads", 4),
         ("agent", "template", '{"json": 1} {question}{history}'),
@@ -123,6 +135,22 @@ def test_a_seed_beyond_64_bits_is_refused(seed: int) -> None:
 )
 def test_settings_at_the_edge_are_accepted(group: str, name: str, value: object) -> None:
     assert getattr(getattr(changed(group, name, value), group), name) == value
+
+
+@pytest.mark.parametrize("old", ["auto", "sampler", "policy"])
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_engine_weights_are_refused_where_the_ratio_holds_them_already(old, engine, dtype) -> None:
+    groups = {
+        "model": config.Model(dtype=dtype),
+        "sampling": config.Sampling(engine=engine),
+        "loss": config.Loss(old_logprobs=old, importance_cap=2.0),
+    }
+    if old == "policy" or (old == "auto" and (engine, dtype) != ("transformers", "float32")):
+        assert Recipe(**groups).loss.importance_cap == 2.0
+        return
+    with pytest.raises(ValueError, match=r"loss.importance_cap must be 0, got 2.0: .* loss.old_logprobs = 'policy'"):
+        Recipe(**groups)
 
 
 def test_systematic_resampling_is_accepted_without_a_cap() -> None:

@@ -1,7 +1,9 @@
 """Dense retrieval: vectors as pooled, indexes as promised, builds that go on, and what does not fit is refused."""
 
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,8 +166,6 @@ def test_an_index_is_as_large_as_its_formula_says(tmp_path, kind):
 
 
 def test_a_disk_without_room_is_told_before_anything_is_encoded(tmp_path, corpus, encoders, monkeypatch):
-    import shutil
-
     from igrpo_train.errors import DiskError
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 1000))
@@ -224,29 +224,117 @@ def test_another_encoder_or_corpus_or_an_unfinished_index_is_refused(tmp_path, f
         DenseRetriever(tmp_path, corpus)
     with pytest.raises(ValueError, match=r"encoder must be a text model with its tokenizer, got '.*nowhere'"):
         DenseRetriever(flat, corpus, encoder=str(tmp_path / "nowhere"))
-    for name, content in (("index.json", "{"), ("index.faiss", "none")):
-        broken = tmp_path / f"broken-{name}"
-        broken.mkdir()
-        for path in flat.iterdir():
-            (broken / path.name).write_bytes(path.read_bytes())
-        (broken / name).write_text(content)
-        with pytest.raises(
-            ValueError, match=r"must be (as igrpo-train index wrote it|a faiss index).*: build it again"
-        ):
-            DenseRetriever(broken, corpus)
 
 
-def test_more_tokens_than_the_model_reads_are_refused(corpus, encoders, tmp_path):
+def _npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("index.json", b"{"),
+        ("index.json", b"[]"),
+        ("index.json", b'{"encoding": {}}'),
+        ("index.faiss", b"none"),
+        ("offsets.npy", b"none"),
+        ("offsets.npy", b""),
+        ("offsets.npy", _npy(np.arange(61))[:-8]),
+        ("offsets.npy", _npy(np.arange(61))),
+        ("offsets.npy", _npy(np.arange(0))),
+        ("offsets.npy", _npy(np.array(["a"]))),
+        ("offsets.npy", _npy(np.array([{"a": 1}], dtype=object))),
+    ],
+)
+def test_a_damaged_file_of_an_index_is_named(tmp_path, flat, corpus, encoders, name, content):
+    from igrpo_train.search.dense import DenseRetriever
+
+    broken = tmp_path / "broken"
+    shutil.copytree(flat, broken)
+    (broken / name).write_bytes(content)
+    message = (
+        rf"broken/{name} must be (as igrpo-train index wrote it|a faiss index), got .*: remove the folder and build it"
+    )
+    with pytest.raises(ValueError, match=message):
+        DenseRetriever(broken, corpus)
+    if name != "index.faiss" and content != b'{"encoding": {}}':
+        with pytest.raises(ValueError, match=message):
+            _build(corpus, broken, encoders[0], shard=25)
+
+
+def test_a_damaged_build_is_told_when_it_goes_on(tmp_path, corpus, encoders, monkeypatch):
+    from igrpo_train.search import index
+
+    def stop(*given, **named):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "index"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(index, "make_index", stop)
+        _build(corpus, out, encoders[0], shard=25)
+    shard = out / "shards" / "000001.npy"
+    whole = shard.read_bytes()
+    for content in (whole[:-4], _npy(np.zeros((2, 32), dtype=np.float32))):
+        shard.write_bytes(content)
+        with pytest.raises(ValueError, match=r"000001\.npy must .*: remove it and give the same command again"):
+            _build(corpus, out, encoders[0], shard=25)
+    shard.unlink()
+    begun = (out / "build.json").read_text()
+    for content in ("[]", "{"):
+        (out / "build.json").write_text(content)
+        with pytest.raises(ValueError, match=r"build\.json must be as igrpo-train index wrote it, got .*: remove the"):
+            _build(corpus, out, encoders[0], shard=25)
+    (out / "build.json").write_text(begun)
+    assert _build(corpus, out, encoders[0], shard=25) == out
+    assert shard.exists() is False
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_more_tokens_than_the_model_reads_or_too_few_for_a_word_are_refused(corpus, encoders, tmp_path, length):
     with pytest.raises(ValueError, match="max_tokens must be at most 128, got 129: .* reads no more"):
         _build(corpus, tmp_path / "index", encoders[0], encoding={"max_tokens": 129})
+    prefix = {"query_prefix": "Ghent and Oslo: ", "max_tokens": length}
+    with pytest.raises(
+        ValueError, match=rf"max_tokens must be at least \d+, got {length}: prefixes and special tokens"
+    ):
+        _build(corpus, tmp_path / "index", encoders[0], encoding=prefix)
 
 
-def test_a_wrong_row_is_named_and_nothing_is_finished(tmp_path, encoders):
+def test_a_tokenizer_that_the_encoder_cannot_read_is_refused(corpus, encoders, tmp_path):
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    small = tmp_path / "small"
+    shutil.copytree(encoders[0], small)
+    config = BertConfig.from_pretrained(encoders[0])
+    config.vocab_size = 20
+    BertModel(config).save_pretrained(small)
+    with pytest.raises(
+        ValueError, match=r"encoder must know every token .*small' with 20 embeddings for ids up to \d+"
+    ):
+        _build(corpus, tmp_path / "index", str(small))
+    bare = tmp_path / "bare"
+    shutil.copytree(encoders[0], bare)
+    tokenizer = AutoTokenizer.from_pretrained(bare)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(bare)
+    with pytest.raises(ValueError, match=r"encoder must have a tokenizer with a padding token, got '.*bare' without"):
+        _build(corpus, tmp_path / "index", str(bare))
+    assert not (tmp_path / "index" / "build.json").exists()
+
+
+def test_a_wrong_corpus_is_refused_before_anything_is_encoded_and_the_mended_one_is_taken(tmp_path, encoders):
     rows = _rows(10)
-    rows[6] = {"id": "p6", "text": ""}
+    path, out = tmp_path / "corpus.jsonl", tmp_path / "index"
+    wrong = [*rows[:6], {"id": "p6", "text": ""}, *rows[7:]]
     with pytest.raises(ValueError, match=r"corpus\.jsonl, passage 7: text must be a text that is not empty"):
-        _build(_write(tmp_path / "corpus.jsonl", rows), tmp_path / "index", encoders[0])
-    assert not (tmp_path / "index" / "index.json").exists()
+        _build(_write(path, wrong), out, "nowhere")
+    twice = [*rows[:8], {**rows[8], "id": "p2"}, {**rows[9], "id": "p2"}]
+    with pytest.raises(ValueError, match=r"passage 9: id must be unique, got 'p2' of passage 3 again: merge the rows"):
+        _build(_write(path, twice), out, "nowhere")
+    assert [entry.name for entry in out.iterdir()] == [".lock"]
+    assert _build(_write(path, rows), out, encoders[0]) == out
     (tmp_path / "empty.jsonl").write_text("\n \n")
     with pytest.raises(ValueError, match=r"empty\.jsonl must hold at least one row"):
         _build(str(tmp_path / "empty.jsonl"), tmp_path / "other", encoders[0])
@@ -313,7 +401,52 @@ def test_a_published_faiss_file_is_taken_over_when_it_fits(tmp_path, flat, corpu
     with pytest.raises(ValueError, match="vectors must be 59 of width 32, got 60 of 32: give the corpus"):
         _build(short, tmp_path / "short", encoders[0], vectors=file)
     with pytest.raises(FileNotFoundError, match="vectors must be a faiss file"):
-        _build(corpus, tmp_path / "none", encoders[0], vectors=tmp_path / "nowhere")
+        _build(corpus, tmp_path / "wrong", encoders[0], vectors=tmp_path / "nowhere")
+    # None of these ties the folder to the wrong file.
+    assert _build(corpus, tmp_path / "wrong", encoders[0], vectors=file) == tmp_path / "wrong"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "metric", "kind", "message"),
+    [
+        ("Flat", 1, "flat", r"vectors must be compared by inner product \(metric 0\), got metric 1 in '.*': write the"),
+        (
+            "IVF2,Flat",
+            0,
+            "flat",
+            r"vectors must be a flat or hnsw index, got IndexIVFFlat in '.*': give another",
+        ),
+        ("IDMap,Flat", 0, "flat", r"vectors must be a flat or hnsw index, got IndexIDMap in"),
+        ("L2norm,Flat", 0, "flat", r"vectors must be a flat or hnsw index, got IndexPreTransform in"),
+        ("HNSW8,Flat", 0, "flat", r"type must be 'hnsw' for '.*', got 'flat': give --type hnsw"),
+        ("HNSW8,Flat", 0, "hnsw", ""),
+        ("junk", 0, "flat", r"vectors '.*published' must be a faiss index, got an error \(.*: give a file of faiss"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*clustering")
+def test_a_faiss_file_whose_vectors_cannot_be_checked_is_refused(
+    tmp_path, flat, corpus, encoders, recipe, metric, kind, message
+):
+    import faiss
+
+    file = tmp_path / "published"
+    if recipe == "junk":
+        file.write_bytes(b"junk" * 30)
+    else:
+        vectors = faiss.read_index(str(flat / "index.faiss")).reconstruct_n(0, 60)
+        index = faiss.index_factory(32, recipe, metric)
+        index.train(vectors)
+        if recipe.startswith("IDMap"):
+            index.add_with_ids(vectors, np.arange(60))
+        else:
+            index.add(vectors)
+        faiss.write_index(index, str(file))
+    if not message:
+        assert (_build(corpus, tmp_path / "index", encoders[0], vectors=file, type=kind) / "index.json").exists()
+        return
+    with pytest.raises(ValueError, match=message):
+        _build(corpus, tmp_path / "index", encoders[0], vectors=file, type=kind)
+    assert not (tmp_path / "index" / "build.json").exists()
 
 
 def test_a_missing_faiss_prints_its_pip_line(monkeypatch, flat, corpus):

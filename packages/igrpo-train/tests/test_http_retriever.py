@@ -190,7 +190,7 @@ def test_the_check_before_a_run_says_what_is_wrong_and_does_not_wait():
     from igrpo_train.errors import RetrieverError
 
     url = f"http://127.0.0.1:{free_port()}/retrieve"
-    start = "must answer a search, got"
+    start = "must answer a search with topk = 1, got"
     with pytest.raises(RetrieverError, match=rf"retrieval\.url {start} ConnectError .*: start a server, for example"):
         _client(url, retries=1000).check()
     message = rf"{start} status 404 \(Not Found\) from http"
@@ -213,8 +213,9 @@ def test_a_recipe_with_http_is_checked_before_anything_loads():
     assert "secret" not in str(raised.value)
     with pytest.raises(RetrieverError, match=r"retrieval\.url must answer"):
         load_retriever("", Retrieval(kind="http", url=f"http://127.0.0.1:{free_port()}/retrieve"))
-    with scripted(_echo) as (url, _):
-        assert load_retriever("", Retrieval(kind="http", url=url)).search(["a"], 1)[0][0].title == "a"
+    with scripted(_echo) as (url, bodies):
+        assert load_retriever("", Retrieval(kind="http", url=url), top_k=7).search(["a"], 1)[0][0].title == "a"
+    assert [body["topk"] for body in bodies] == [7, 1]
 
 
 def test_a_retriever_that_is_down_is_a_panel_with_code_2(capsys):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -63,6 +64,9 @@ def slow_loss(new: TokenLogprobs, batch: Batch, config: Loss, reference: Tensor 
             term = max(-advantage * ratio, -advantage * clipped)
             if advantage < 0 and config.dual_clip > 0:
                 term = min(term, -advantage * config.dual_clip)
+            if config.importance_cap:
+                weight = math.exp(float(batch.old_logprobs[row, column] - batch.engine_logprobs[row, column]))
+                term *= min(weight, config.importance_cap)
             if reference is not None:
                 gap = float(reference[row, column] - new.logprobs[row, column])
                 term += config.kl_coefficient * (math.exp(gap) - gap - 1)
@@ -117,6 +121,28 @@ def test_gradient_equals_finite_differences(config: Loss) -> None:
 
     leaves = (new.logprobs.clone().requires_grad_(True), new.entropy.clone().requires_grad_(True))
     assert torch.autograd.gradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.5, 1e6])
+def test_engine_weights_multiply_the_policy_loss_of_each_token_and_nothing_else(cap: float) -> None:
+    batch, new, reference = random_case(7)
+    gap = torch.from_numpy(np.random.default_rng(1).normal(0, 0.7, batch.sampled.shape))
+    batch = batch._replace(engine_logprobs=torch.where(batch.sampled, batch.old_logprobs - gap, 0.0))
+    logprobs = new.logprobs.clone().requires_grad_(True)
+
+    def value_and_gradient(config: Loss, batch: Batch) -> tuple[float, Tensor]:
+        loss = loss_of(TokenLogprobs(logprobs, new.entropy), batch, config, reference)
+        return float(loss.detach()), torch.autograd.grad(loss, logprobs)[0]
+
+    # Without advantages the KL term is all that is left.
+    worthless = batch._replace(advantages=torch.zeros_like(batch.advantages))
+
+    for config in CONFIGS:
+        value, gradient = value_and_gradient(replace(config, importance_cap=cap), batch)
+        assert value == pytest.approx(slow_loss(new, batch, replace(config, importance_cap=cap), reference), rel=1e-12)
+        plain, kl = value_and_gradient(config, batch)[1], value_and_gradient(config, worthless)[1]
+        expected = kl + gap.exp().clamp(max=cap) * (plain - kl)
+        torch.testing.assert_close(gradient, torch.where(batch.sampled, expected, 0.0), rtol=0, atol=1e-12)
 
 
 def test_parts_of_a_minibatch_add_up_to_its_loss() -> None:

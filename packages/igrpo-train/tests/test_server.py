@@ -75,6 +75,9 @@ def test_verl_agent_s_body_without_scores(url):
     assert status == 200
     assert len(reply["result"][0]) == 3
     assert _request(url, {"queries": []}) == (200, {"result": []})
+    # As editors of Windows save it.
+    status, reply = _request(url, b'\xef\xbb\xbf{"query": "Oslo"}')
+    assert (status, reply["result"][0][0]["title"]) == (200, "Oslo")
 
 
 def test_health_and_other_paths(url):
@@ -258,6 +261,7 @@ def _corpus(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_its_address_serves_and_ends_cleanly(tmp_path, number):
+    from igrpo_train.errors import RetrieverError
     from igrpo_train.search.http_retriever import HTTPRetriever
 
     command = Command(str(_corpus(tmp_path)), "--port", "0", "--topk", "2")
@@ -266,7 +270,11 @@ def test_the_command_prints_its_address_serves_and_ends_cleanly(tmp_path, number
         assert url.startswith("http://127.0.0.1:")
         # Also with a connection that stays open.
         client = HTTPRetriever(url)
-        client.check()
+        client.check(100)
+        with pytest.raises(
+            RetrieverError, match=r"answer a search with topk = 101, got status 400 .*: lower agent.top_k"
+        ):
+            client.check(101)
         assert [passage.title for passage in client.search(["Oslo"], 5)[0]] == ["Oslo"]
         assert len(_request(url, {"query": "town"})[1]["result"][0]) == 2
     finally:
@@ -283,6 +291,12 @@ def test_an_address_that_is_taken_is_told_before_the_corpus_is_read():
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=rf"port must be free on this machine, got 127\.0\.0\.1:{port} \(Address"):
             serve(Serve(corpus="nowhere.jsonl", port=port))
+    # 192.0.2.1 is kept for documentation: no machine has it.
+    for host in ("no such host", "192.0.2.1", "x" * 70, "a..b"):
+        with pytest.raises(
+            ValueError, match=rf"^host must be an address of this machine, got '{host}' \(.*: give --host"
+        ):
+            serve(Serve(corpus="nowhere.jsonl", host=host, port=0))
     with pytest.raises(ValueError, match=r"port must be between 0 and 65535, got 70000"):
         Serve(corpus="a.jsonl", port=70000)
     with pytest.raises(ValueError, match=r"topk must be at most 100, got 101"):

@@ -131,6 +131,37 @@ def test_the_gradient_is_the_policy_gradient_at_the_sampling_policy(monkeypatch:
     assert metrics["update/clip_fraction"] == 0
 
 
+@pytest.mark.parametrize("packing", ["tree", "path"])
+@pytest.mark.parametrize("update_rows", [1000, 8], ids=["one step", "several steps"])
+def test_engine_weights_stand_between_the_engine_and_the_policy_before_its_first_update(
+    packing: str, update_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no learning, every minibatch weighs its rows with the same old policy, whatever came before it."""
+    rows, cap = random_rows(), 1.5
+    loss = replace(PLAIN, old_logprobs="policy", importance_cap=cap, clip_high=100.0, clip_low=1.0, dual_clip=0.0)
+    seen: list[list[TurnRow]] = []
+    updater = make_updater(tiny_model(), loss=loss, packing=packing, update_rows=update_rows, tokens_per_micro_batch=40)
+    optimise = updater._optimise
+    monkeypatch.setattr(
+        updater, "_optimise", lambda group, *, own: (seen.append(list(group)), optimise(group, own=own))[1]
+    )
+    gradient, metrics = gradient_of(updater, rows, monkeypatch)
+    assert len(seen) == metrics["update/steps"] == (1 if update_rows == 1000 else 2)
+    last = {row.identity for row in seen[-1]}
+    twin, total = tiny_model(), torch.zeros((), dtype=torch.float64)
+    weights = []
+    for row in (row for row in rows if row.identity in last):
+        logits = twin(torch.tensor([row.context_ids + row.response_ids])).logits[0].log_softmax(-1)
+        for offset, (token, engine) in enumerate(zip(row.response_ids, row.old_logprobs, strict=True)):
+            own = logits[len(row.context_ids) - 1 + offset, token]
+            weights.append(min(math.exp(float(own.detach()) - engine), cap))
+            total = total - row.advantage * weights[-1] * own
+    assert min(weights) < 1 < max(weights) == cap
+    (total / len(weights)).backward()
+    expected = torch.cat([p.grad.flatten() for p in twin.parameters() if p.grad is not None])
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
+
+
 def test_rows_without_advantage_are_counted_but_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random_rows()
     updater = make_updater(tiny_model())

@@ -107,6 +107,12 @@ def test_weights_go_by_their_checkpoint_names_and_a_tied_head_once(toy_model):
     ("reason", "message"),
     [
         ("To serve at least one request, 0.5 GiB KV cache is needed", r"sampling.cache_gib .* one row of 512 tokens"),
+        (
+            "Available memory 1 GiB is less than desired CPU memory",
+            r"memory_share must fit .* got '.*': lower them, or",
+        ),
+        ("DefaultCPUAllocator: can't allocate memory: you tried", r"cache_gib and .* must fit into the device's free"),
+        ("CUDA out of memory. Tried to allocate 20 GiB", r"cache_gib and .* must fit into the device's free memory"),
         ("Unsupported head_dim=8", r"sampling.engine = 'vllm' must be able to run Tiny, got 'Unsupported head_dim=8'"),
     ],
 )

@@ -377,6 +377,13 @@ def test_a_cache_that_cannot_hold_one_row_is_refused_by_its_setting(toy_tokenize
         _start(_make_policy(toy_tokenizer, "untied llama"), cache_gib=1e-4)
 
 
+def test_a_cache_beyond_the_memory_of_the_machine_is_refused(toy_tokenizer):
+    with pytest.raises(
+        ValueError, match=r"sampling.cache_gib must be less than the [\d.]+ GiB of cpu, got 1000000000.0"
+    ):
+        _start(_make_policy(toy_tokenizer, "untied llama"), cache_gib=1e9)
+
+
 def test_a_model_that_the_engine_has_no_kernel_for_is_refused_at_the_start(toy_tokenizer, toy_model):
     from igrpo_train.policy import Policy
 

@@ -68,6 +68,28 @@ def test_the_engine_follows_the_policy_step_by_step_and_a_stale_one_is_noticed(r
     trainer.folder.close()
 
 
+def test_an_engine_that_hangs_ends_the_run_with_its_last_step_saved(recipe, monkeypatch):
+    import time
+    from dataclasses import replace
+
+    from igrpo_train.errors import EngineError
+    from igrpo_train.learn import checkpoint
+    from igrpo_train.trainer import Trainer
+
+    trainer = Trainer(replace(recipe, sampling=replace(recipe.sampling, timeout_s=120.0)))
+    engine = trainer.agent.sampler.engine
+
+    def hang(step, metrics):
+        core = engine._llm.llm_engine.engine_core
+        monkeypatch.setattr(core, "get_output", lambda: time.sleep(600))
+        engine._timeout_s = 0.5
+
+    trainer.on_step = hang
+    with pytest.raises(EngineError, match=r"must answer within sampling.timeout_s = 0.5 seconds, got no answer"):
+        trainer.run()
+    assert checkpoint.latest(Path(recipe.run.folder) / "checkpoints").name == "step-000001"
+
+
 def test_a_whole_run_writes_the_same_metrics_as_with_the_other_engine(recipe):
     import json
     from dataclasses import replace

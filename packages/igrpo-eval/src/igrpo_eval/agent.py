@@ -18,7 +18,7 @@ def load_agent(recipe: Recipe) -> SearchAgent:
         ValueError: passages are malformed, or model and settings do not fit together.
     """
     set_threads(recipe)
-    retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
+    retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
     policy = load_policy(recipe.model)
     policy.model.to(find_device(recipe.model.device))  # type: ignore[arg-type]  # transformers narrows nn.Module.to
     return build_agent(policy, retriever, recipe)

@@ -63,7 +63,11 @@ def is_url(value: str) -> bool:
     """
     try:
         parts = urlsplit(value)
-        # Reading the port checks it.
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        # urlsplit drops spaces around an address; clients do not.
+        if parts.scheme not in ("http", "https") or not parts.hostname or any(map(str.isspace, value)):
+            return False
+        # Encoding checks the labels of a name, reading the port checks it.
+        return bool(parts.hostname.encode("idna")) and parts.port != 0
+    # Also a UnicodeError, for a label.
     except ValueError:
         return False

@@ -39,8 +39,9 @@ FREE_ON_RESUME: Final = (
     "retrieval.retries",
     "retrieval.connections",
     "retrieval.device",
+    "sampling.timeout_s",
 )
-"""Names, or what they start with, that may change when a run goes on: where it is written, how passages are reached."""
+"""Names, or what they start with, that may change when a run goes on: places, how passages are reached, time limits."""
 
 _TEMPLATE: Final = """\
 Answer the question below. You may look things up in an encyclopedia before you answer.
@@ -185,7 +186,9 @@ class Retrieval:
             "retrieval.url", "one with '@'", "@" not in self.url, "free of passwords", "it is written into run folders"
         )
         check("retrieval.url", self.url, is_url(self.url), "an address like http://127.0.0.1:8000/retrieve")
-        check_fields("retrieval.", self, "timeout_s", positive, "finite and above 0")
+        # Sockets count their time in 64 bits of nanoseconds.
+        day = positive(self.timeout_s) and self.timeout_s <= 86400
+        check("retrieval.timeout_s", self.timeout_s, day, "above 0 and at most 86400")
         check_fields("retrieval.", self, "retries", natural, "at least 0")
         check_fields("retrieval.", self, "batch connections", count, "at least 1")
 
@@ -256,6 +259,8 @@ class Sampling:
     """vllm: GiB of its key-value cache, whatever the share says; 0 takes what the share leaves."""
     block_tokens: int = 32
     """vllm: tokens of a cache block; a shared prefix is shared in whole blocks, small ones cost some speed."""
+    timeout_s: float = 0.0
+    """vllm: longest time of one call of the engine, which is one stage of all trees, in seconds; 0 is no limit."""
     warn_difference: float = 0.05
     """Warn when engine and trainer differ by more nats a token in the mean; 0 never warns."""
     cache_tokens: int = 0
@@ -267,6 +272,8 @@ class Sampling:
         check_fields("sampling.", self, "cache_tokens", natural, "at least 0")
         share = 0 < self.memory_share < 1
         check("sampling.memory_share", self.memory_share, share, "above 0 and below 1")
+        timed = amount(self.timeout_s) and self.timeout_s <= 86400
+        check("sampling.timeout_s", self.timeout_s, timed, "between 0 (no limit) and 86400")
         check_fields("sampling.", self, "cache_gib warn_difference", amount, "finite and at least 0")
         blocks = self.block_tokens > 0 and self.block_tokens % 16 == 0
         check("sampling.block_tokens", self.block_tokens, blocks, "a multiple of 16")
@@ -321,12 +328,16 @@ class Loss:
     """The ratio of each token, or one geometric-mean ratio a sequence."""
     old_logprobs: OldLogprobs = "auto"
     """Denominator of the ratio: from the sampler, the policy before its first update, or auto: sampler where exact."""
+    importance_cap: float = 0.0
+    """Weigh a token's policy loss with its probability under trainer / engine, at most this; 0 is off, 2 is usual."""
 
     def __post_init__(self) -> None:
         check_fields("loss.", self, "clip_high kl_coefficient entropy_coefficient", amount, "finite and at least 0")
         check("loss.clip_low", self.clip_low, fraction(self.clip_low), "between 0 and 1")
         dual = self.dual_clip == 0 or (math.isfinite(self.dual_clip) and self.dual_clip > 1)
         check("loss.dual_clip", self.dual_clip, dual, "0 (off) or above 1")
+        capped = self.importance_cap == 0 or (math.isfinite(self.importance_cap) and self.importance_cap >= 1)
+        check("loss.importance_cap", self.importance_cap, capped, "0 (off) or at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -450,12 +461,17 @@ class Recipe:
         check("data.corpus", self.data.corpus, served, "miniature:NAME/SPLIT", remedy)
         cuts_unscored = self.tree.cap > 1 and self.tree.criterion == "zero" and not self.scoring.always
         scoreless = self.reward.truncated in ("zero", "drop")
-        remedy = "tree.criterion = 'zero' scores no node; set scoring.always = true to keep the rule"
+        score = "set scoring.always = true (--scoring.always True)"
+        remedy = f"tree.criterion = 'zero' scores no node; {score} to keep the rule"
         check("reward.truncated", self.reward.truncated, scoreless or not cuts_unscored, "'zero' or 'drop'", remedy)
         tilted = self.tree.criterion != "zero" and self.tree.gamma > 0
         unscored = tilted and not self.growth_rule(self.steps - 1).needs_scores
-        remedy = "a cap of 1, which this run starts or ends with, scores no node; set scoring.always = true"
+        remedy = f"a cap of 1, which this run starts or ends with, scores no node; {score}"
         check("tree.weights", self.tree.weights, self.tree.weights != "mu" or not unscored, "'none' or 'pi'", remedy)
+        inexact = self.sampling.engine == "vllm" or self.model.dtype == "bfloat16"
+        own = self.loss.old_logprobs == "policy" or (self.loss.old_logprobs == "auto" and inexact)
+        remedy = "the sampler stands below the ratio already; loss.old_logprobs = 'policy' puts the policy there"
+        check("loss.importance_cap", self.loss.importance_cap, own or not self.loss.importance_cap, "0", remedy)
         bound = self.sampling.cache_tokens
         least = 4 * (self.agent.max_prompt_tokens + self.agent.max_response_tokens)
         rule = f"0 or at least {least}, 4 (agent.max_prompt_tokens + agent.max_response_tokens)"

@@ -27,8 +27,13 @@ def load_questions(spec: str, hops: Sequence[int] = ()) -> list[Question]:
     return select_hops(read_questions(spec), hops, spec)
 
 
-def load_retriever(corpus: str, config: Retrieval) -> Retriever:
+def load_retriever(corpus: str, config: Retrieval, *, top_k: int = 1) -> Retriever:
     """The search engine of a run, ready to search.
+
+    Args:
+        corpus: passages, as `data.corpus` names them.
+        config: which engine.
+        top_k: passages that a search will ask for; a server is asked for as many beforehand.
 
     Raises:
         ValueError, FileNotFoundError: the corpus is empty, malformed or absent, or the index does not belong to it.
@@ -47,7 +52,7 @@ def load_retriever(corpus: str, config: Retrieval) -> Retriever:
             batch=config.batch,
             connections=config.connections,
         )
-        remote.check()
+        remote.check(top_k)
         return remote
     if config.kind == "dense":
         from igrpo_train.search.dense import DenseRetriever

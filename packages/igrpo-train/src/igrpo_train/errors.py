@@ -24,6 +24,10 @@ class DiskError(OSError):
     """A file of the run could not be written; the message says which, why and how to go on."""
 
 
+class EngineError(TimeoutError):
+    """The engine that samples did not answer in time; the message says after how long, and what to do."""
+
+
 class NonFiniteError(ArithmeticError):
     """Too many optimiser steps in a row had a loss or gradient that is not finite; the message says how to go on."""
 
@@ -38,6 +42,7 @@ _FOR_PEOPLE: Final = (
     FileExistsError,
     MissingExtra,
     DiskError,
+    EngineError,
     NonFiniteError,
     RetrieverError,
 )

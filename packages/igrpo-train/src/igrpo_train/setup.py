@@ -8,6 +8,7 @@ import torch
 from igrpo_train.config import Recipe
 from igrpo_train.policy import Policy
 from igrpo_train.question import Question
+from igrpo_train.search.memory import check_cache_tokens
 from igrpo_train.search.prompting import Prompting
 from igrpo_train.search.retrieval import Retriever
 from igrpo_train.search.sampling import Sampler
@@ -37,6 +38,7 @@ def build_agent(policy: Policy, retriever: Retriever, recipe: Recipe) -> SearchA
 def build_sampler(policy: Policy, recipe: Recipe) -> Sampler:
     """The engine that `sampling.engine` names."""
     if recipe.sampling.engine == "transformers":
+        check_cache_tokens(recipe.sampling.cache_tokens, policy.model)
         return TransformersSampler(policy.model, policy.tokenizer, cache_tokens=recipe.sampling.cache_tokens)
     # Late: it looks for vllm, which is an extra.
     from igrpo_train.search.vllm_sampler import VllmSampler

@@ -25,7 +25,7 @@ from igrpo_theory.randomness import Stream, fold, question_keys
 from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import FREE_ON_RESUME, Recipe
 from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
-from igrpo_train.errors import NonFiniteError, RetrieverError
+from igrpo_train.errors import EngineError, NonFiniteError, RetrieverError
 from igrpo_train.interrupt import Interrupt
 from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
@@ -75,7 +75,7 @@ class Trainer:
         self.held_out: list[Question] = []
         if recipe.validation.every:
             self.held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
-        retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
+        retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
         restored = self._restore() if resume else None
         # Weights stay in float32, so that small steps are not rounded away; only activations are in half precision.
         self.accelerator = make_accelerator(
@@ -121,7 +121,7 @@ class Trainer:
 
         Raises:
             KeyboardInterrupt: the user stopped the run; raised after the checkpoint is written, like the next two.
-            RetrieverError: the search engine is gone.
+            RetrieverError, EngineError: the search engine is gone, or the engine that samples hangs.
             NonFiniteError: `optimiser.nonfinite_limit` optimiser steps in a row were skipped.
         """
         message = "finishing this step, then saving a checkpoint; interrupt again to stop at once"
@@ -132,7 +132,7 @@ class Trainer:
                 for step in range(self.state.step, self.recipe.steps):
                     try:
                         metrics = self.step(step)
-                    except RetrieverError:
+                    except (EngineError, RetrieverError):
                         # Searches come before the update: what is in memory is the end of the last step.
                         self._save(best=False)
                         raise

@@ -82,7 +82,7 @@ def warm_start(
     set_threads(recipe)
     with new_folder(out) as folder:
         questions = _chosen(load_questions(recipe.data.train, recipe.data.hops), settings.questions, recipe.seed)
-        retriever = load_retriever(recipe.data.corpus, recipe.retrieval)
+        retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
         policy = load_policy(recipe.model)
         prompting = Prompting(policy.tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
         shown = demonstrate(questions, prompting, retriever, settings.manner, recipe.seed)

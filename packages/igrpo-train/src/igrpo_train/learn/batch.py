@@ -48,6 +48,8 @@ class Batch(NamedTuple):
     """True on cells that hold a token."""
     old_logprobs: Float[Tensor, "R L"]
     """0 where nothing was sampled."""
+    engine_logprobs: Float[Tensor, "R L"]
+    """Of the engine that sampled; 0 where nothing was."""
     advantages: Float[Tensor, " R"]
     num_tokens: int
     """Tokens that the model computes, without padding."""
@@ -94,10 +96,11 @@ def collate(
         assert num_logprobs == num_ids, f"{num_logprobs} logprobs for {num_ids} ids"
     response_width = max(len(row.response_ids) for row in rows)
     sampled = np.zeros((len(rows), response_width), dtype=bool)
-    old_logprobs = np.zeros((len(rows), response_width), dtype=np.float64)
+    old_logprobs, engine_logprobs = np.zeros((2, len(rows), response_width), dtype=np.float64)
     for index, row in enumerate(rows):
         sampled[index, : len(row.response_ids)] = True
         old_logprobs[index, : len(row.response_ids)] = row.old_logprobs
+        engine_logprobs[index, : len(row.response_ids)] = row.engine_logprobs or row.old_logprobs
     if packing == "path":
         layout, mask = _lines(rows, pad_id)
         tree, attention_mask, num_tokens = None, torch.from_numpy(mask).to(device), int(mask.sum())
@@ -115,6 +118,7 @@ def collate(
         cells=torch.from_numpy(cells).to(device),
         sampled=torch.from_numpy(sampled).to(device),
         old_logprobs=torch.from_numpy(old_logprobs).to(dtype).to(device),
+        engine_logprobs=torch.from_numpy(engine_logprobs).to(dtype).to(device),
         advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
         num_tokens=num_tokens,
     )

@@ -3,7 +3,7 @@
 In: log-probabilities of the policy now, at sampling and of the frozen reference, with one advantage a row.
 Out: a differentiable loss with global denominators, and sums from which the metrics are made.
 Source: [ppo] for the clip, [dualclip] for the bound on it, [gspo] for the ratio of a sequence, [k3] for the KL
-estimate.
+estimate, [tis] for the weight that undoes what engine and trainer disagree by.
 
 Axes: R rows, L columns of the responses, S sampled tokens that the model computes, V vocabulary.
 """
@@ -137,7 +137,7 @@ def policy_loss(
     Args:
         new: log-probabilities under the policy now; carries the gradient.
         batch: sampling log-probabilities, advantages and the mask of sampled tokens.
-        config: clips, coefficients, ratio level and aggregation.
+        config: clips, coefficients, cap of the engine's weights, ratio level and aggregation.
         num_tokens: sampled tokens of the whole minibatch, over all processes and micro-batches.
         num_rows: rows of the whole minibatch.
         reference: log-probabilities under the frozen reference; None without a KL term.
@@ -158,6 +158,8 @@ def policy_loss(
     ratio_RL = _ratio(new.logprobs, batch.old_logprobs, mask_RL, config.ratio_level == "sequence")
     surrogate = _surrogate(ratio_RL, batch.advantages[:, None], config)
     tokens_RL = -surrogate.objective
+    if config.importance_cap > 0:
+        tokens_RL = tokens_RL * engine_weights(batch, config.importance_cap)
     k3_RL = torch.zeros_like(new.logprobs)
     if config.entropy_coefficient > 0:
         tokens_RL = tokens_RL - config.entropy_coefficient * new.entropy
@@ -189,6 +191,26 @@ def _ratio(
         # The value is the row's, the gradient reaches every token with weight one: the mean over tokens completes it.
         log_ratio_RL = torch.where(mask, mean_R1.detach() + new - new.detach(), 0.0)
     return log_ratio_RL.clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
+
+
+def engine_weights(batch: Batch, cap: float) -> Float[Tensor, "R L"]:
+    """Truncated importance weight of each token, min(old / engine probability, cap); carries no gradient.
+
+    Where the policy before its first update stands below the ratio, not the engine that sampled, the gradient is a
+    mean over the engine's law; the weight makes it one over the policy's, but for what the cap takes away.
+
+    Args:
+        batch: `old_logprobs` of the policy and `engine_logprobs` of what was sampled from.
+        cap: largest weight, at least 1.
+
+    Source: [tis]. Example:
+        >>> from igrpo_train.learn.batch import collate
+        >>> from igrpo_train.learn.packing import TurnRow
+        >>> ids = dict(context_ids=(5,), response_ids=(7, 8), old_logprobs=(-1.0, -1.0), engine_logprobs=(-1.5, -4.0))
+        >>> engine_weights(collate([TurnRow(question=0, path=0, turn=0, advantage=2.0, **ids)], pad_id=0), cap=2.0)
+        tensor([[1.6487, 2.0000]])
+    """
+    return (batch.old_logprobs - batch.engine_logprobs).clamp_max(_LOG_LIMIT).exp().clamp_max(cap)
 
 
 class _Surrogate(NamedTuple):

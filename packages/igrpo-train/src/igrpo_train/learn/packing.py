@@ -44,6 +44,8 @@ class TurnRow:
     old_logprobs: tuple[float, ...]
     """Log-probability (nats) of each sampled id when it was sampled."""
     advantage: float
+    engine_logprobs: tuple[float, ...] = ()
+    """What the engine gave, where `old_logprobs` were computed again; empty where those are the engine's."""
 
     @property
     def num_tokens(self) -> int:

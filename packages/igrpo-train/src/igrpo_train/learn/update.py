@@ -176,7 +176,8 @@ class Updater:
                 logprobs_RL = token_logprobs(self.model, self._collate(run), self.temperature).logprobs.tolist()
             if index < len(batches):
                 for row, logprobs_L in zip(run, logprobs_RL, strict=True):
-                    own[row.identity] = replace(row, old_logprobs=tuple(logprobs_L[: len(row.response_ids)]))
+                    old = tuple(logprobs_L[: len(row.response_ids)])
+                    own[row.identity] = replace(row, old_logprobs=old, engine_logprobs=row.old_logprobs)
         return [own[row.identity] for row in rows]
 
     def _optimise(self, rows: Sequence[TurnRow], *, own: bool) -> Outcome:

@@ -48,7 +48,8 @@ def parse_body(body: bytes, top_k: int) -> Ask:
         Ask(queries=('Ghent',), top_k=3, scores=True)
     """
     try:
-        fields = json.loads(body.decode("utf-8"))
+        # Some clients begin with a byte-order mark.
+        fields = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadRequest("body", f"must be JSON in UTF-8 ({error})") from None
     if not isinstance(fields, dict):

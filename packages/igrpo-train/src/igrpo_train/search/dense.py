@@ -5,7 +5,6 @@ file) and `index.json` (what they belong to). `igrpo_train.search.index` writes 
 Source: [faiss]; inner products of unit vectors, as [searchr1] has them.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,29 +14,22 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
-from igrpo_train.errors import MissingExtra
 from igrpo_train.question import Passage
 from igrpo_train.search.corpus import CorpusFile, corpus_path, fingerprint
 from igrpo_train.search.encoder import TextEncoder
+from igrpo_train.search.index_files import load_faiss, read_object, read_places, read_vectors
 from igrpo_train.search.index_settings import Encoding, IndexType
 from igrpo_train.search.retrieval import Found
 
 MANIFEST: Final = "index.json"
 VECTORS: Final = "index.faiss"
 OFFSETS: Final = "offsets.npy"
+REBUILD: Final = "remove the folder and build it again"
+"""What to do about a damaged index."""
 PQ_BYTES_PER_DIMENSION: Final = 1 / 8
 """Bytes of an IVF-PQ code for each dimension of a vector."""
 SMALLEST_IVFPQ: Final = 39 * 256
 """Fewest passages from which the 256 centroids of a code can be learned."""
-
-
-def load_faiss() -> Any:
-    """The faiss module; raises MissingExtra with its pip line."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingExtra("faiss", "for dense retrieval", "pip install 'igrpo-train[faiss-cpu]'") from error
-    return faiss
 
 
 def faiss_recipe(kind: IndexType, width: int, num_passages: int) -> str:
@@ -144,14 +136,12 @@ def read_manifest(folder: Path) -> Manifest:
             f"retrieval.index must be a folder with a finished index, got {str(folder)!r}: build it with igrpo-train "
             "index, or give the same command again if it was stopped"
         )
+    fields = read_object(path, REBUILD)
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
         encoding = Encoding(**fields.pop("encoding"))
-        return Manifest(encoding=encoding, probe=tuple(fields.pop("probe")), **fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{path} must be as igrpo-train index wrote it, got an error ({error}): build it again"
-        ) from error
+        return Manifest(encoding=encoding, probe=tuple(map(float, fields.pop("probe"))), **fields)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} must be as igrpo-train index wrote it, got an error ({error}): {REBUILD}") from error
 
 
 class DenseRetriever:
@@ -182,18 +172,12 @@ class DenseRetriever:
                 f"data.corpus must be the file that {folder} was built from, got {corpus!r}, which differs: give that "
                 "file, or build an index for this one"
             )
-        self._corpus = CorpusFile(path, np.load(folder / OFFSETS, mmap_mode="r"))
-        try:
-            index = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"{folder / VECTORS} must be a faiss index, got an error ({reason}): build it again"
-            ) from error
+        self._corpus = CorpusFile(path, read_places(folder / OFFSETS, path, REBUILD))
+        index = read_vectors(folder / VECTORS, str(folder / VECTORS), REBUILD)
         if not index.ntotal == len(self._corpus) == manifest.passages:
             raise ValueError(
                 f"{folder} must hold {manifest.passages} vectors and places, got {index.ntotal} and "
-                f"{len(self._corpus)}: build it again"
+                f"{len(self._corpus)}: {REBUILD}"
             )
         encoding = manifest.encoding
         if encoder:

@@ -47,9 +47,28 @@ class TextEncoder:
                 f"encoder must be a text model with its tokenizer, got {source!r} ({reason}): give a whole local "
                 "folder, or the id of a hub model that is in the cache or reachable"
             ) from error
+        self._check_vocabulary(source)
         limit = min(self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 10**9))
         fits = encoding.max_tokens <= limit
         check("max_tokens", encoding.max_tokens, fits, f"at most {limit}", f"{source} reads no more")
+        prefixes = (encoding.query_prefix, encoding.passage_prefix)
+        least = 1 + max(len(self._tokenizer(prefix)["input_ids"]) for prefix in prefixes)
+        fits = encoding.max_tokens >= least
+        check("max_tokens", encoding.max_tokens, fits, f"at least {least}", "prefixes and special tokens take the rest")
+
+    def _check_vocabulary(self, source: str) -> None:
+        """Refuse a tokenizer that the model cannot read."""
+        if self._tokenizer.pad_token_id is None:
+            raise ValueError(
+                f"encoder must have a tokenizer with a padding token, got {source!r} without one: name a pad_token in "
+                "its tokenizer_config.json"
+            )
+        known, used = self._model.get_input_embeddings().num_embeddings, max(self._tokenizer.get_vocab().values())
+        if used >= known:
+            raise ValueError(
+                f"encoder must know every token of its tokenizer, got {source!r} with {known} embeddings for ids up to "
+                f"{used}: give the tokenizer that the model was trained with"
+            )
 
     @property
     def width(self) -> int:

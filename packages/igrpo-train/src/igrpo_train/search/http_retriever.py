@@ -6,7 +6,9 @@ What is not of that form is never taken for passages: it is tried again, and the
 Source: [searchr1].
 """
 
+import contextlib
 import hashlib
+import json
 import logging
 import threading
 import weakref
@@ -71,18 +73,23 @@ class HTTPRetriever:
         # It spreads the tries of several processes and touches no result, so it is not drawn from the recipe's seed.
         self._jitter = np.random.default_rng()
 
-    def check(self) -> None:
+    def check(self, top_k: int = 1) -> None:
         """Make one search without further tries; call it before anything is spent.
+
+        Args:
+            top_k: passages that later searches will ask for: a server may have a limit.
 
         Raises:
             RetrieverError: the server does not answer as it should.
         """
         try:
-            self._post(["health check"], 1)
+            self._post(["health check"], top_k)
         except _Failure as failure:
+            remedy = "start a server, for example with igrpo-train serve CORPUS, or mend the address"
+            if failure.field == "topk":
+                remedy = "lower agent.top_k"
             raise RetrieverError(
-                f"retrieval.url must answer a search, got {failure} from {self._url}: start a server, for example with "
-                "igrpo-train serve CORPUS, or mend the address"
+                f"retrieval.url must answer a search with topk = {top_k}, got {failure} from {self._url}: {remedy}"
             ) from failure.__cause__
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
@@ -133,7 +140,8 @@ class HTTPRetriever:
             raise _Failure(f"{type(error).__name__} ({error})") from error
         if reply.status_code != 200:
             transient = reply.status_code >= 500 or reply.status_code in _TRANSIENT
-            raise _Failure(f"status {reply.status_code} ({_short(reply.text)})", transient=transient)
+            shown = f"status {reply.status_code} ({_short(reply.text)})"
+            raise _Failure(shown, transient=transient, field=_refused_field(reply.text))
         try:
             return parse_reply(reply.json(), len(queries), top_k)
         # A reply that is no JSON is a ValueError too, and nesting too deep a RecursionError.
@@ -199,9 +207,16 @@ def _close(pool: ThreadPoolExecutor, client: "httpx2.Client") -> None:
 class _Failure(Exception):
     """A request that brought no passages; transient when a later try may."""
 
-    def __init__(self, message: str, *, transient: bool = True) -> None:
+    def __init__(self, message: str, *, transient: bool = True, field: str = "") -> None:
         super().__init__(message)
-        self.transient = transient
+        self.transient, self.field = transient, field
+
+
+def _refused_field(text: str) -> str:
+    """The field that our own server names when it refuses a body; empty for any other text."""
+    with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+        return str(json.loads(text)["error"]["field"])
+    return ""
 
 
 def _short(text: str) -> str:

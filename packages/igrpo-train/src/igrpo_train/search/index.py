@@ -20,16 +20,9 @@ from jaxtyping import Float
 from igrpo_train.errors import DiskError
 from igrpo_train.folders import new_file, writing
 from igrpo_train.search.corpus import CorpusFile, corpus_path, fingerprint, row_offsets
-from igrpo_train.search.dense import (
-    MANIFEST,
-    OFFSETS,
-    VECTORS,
-    faiss_recipe,
-    index_bytes,
-    load_faiss,
-    make_index,
-)
+from igrpo_train.search.dense import MANIFEST, OFFSETS, REBUILD, VECTORS, faiss_recipe, index_bytes, make_index
 from igrpo_train.search.encoder import TextEncoder
+from igrpo_train.search.index_files import load_faiss, read_array, read_object, read_places, read_vectors
 from igrpo_train.search.index_settings import BuildIndex
 from igrpo_train.search.retrieval import contents
 
@@ -48,7 +41,8 @@ class IndexBuilder:
     Raises:
         FileNotFoundError: there is no such corpus.
         FileExistsError: the folder holds another index, or another process builds in it.
-        ValueError: a build of other settings was begun in the folder, or the settings do not fit the corpus.
+        ValueError: a row of the corpus is no passage or has the id of another, a build of other settings was begun in
+            the folder, or what it holds is damaged.
         MissingExtra: faiss is not installed.
         DiskError: the folder cannot be written.
     """
@@ -103,7 +97,7 @@ class IndexBuilder:
             the folder.
 
         Raises:
-            ValueError: a row is no passage, or the encoder changed since the build was begun.
+            ValueError: the encoder changed since the build was begun, or vectors are not those of encoder and corpus.
             DiskError: the disk has no room, or is full; the same command goes on.
         """
         if (self._folder / MANIFEST).is_file():
@@ -112,12 +106,15 @@ class IndexBuilder:
         encoder = TextEncoder(settings.encoding, device=settings.device, batch=settings.batch)
         faiss_recipe(settings.type, encoder.width, self.num_passages)
         self._check_room(encoder.width)
+        published = None if settings.vectors is None else settings.vectors.expanduser()
+        if published is not None:
+            self._check_published(published, encoder)
         probe = self._begin(encoder)
-        if settings.vectors is None:
+        if published is None:
             self._encode(encoder, on_progress)
             self._assemble(encoder.width, on_progress)
         else:
-            self._take_over(settings.vectors.expanduser(), encoder)
+            self._link(published)
         manifest = {
             "passages": self.num_passages,
             "corpus": self._spec["corpus"],
@@ -142,7 +139,7 @@ class IndexBuilder:
         finished = self._folder / MANIFEST
         for path in (finished, self._folder / _BUILD):
             if path.is_file():
-                begun = json.loads(path.read_text(encoding="utf-8"))
+                begun = read_object(path, REBUILD)
                 changed = [name for name in self._spec if name in begun and begun[name] != self._spec[name]]
                 if changed:
                     raise ValueError(
@@ -151,8 +148,11 @@ class IndexBuilder:
                     )
         offsets = self._folder / OFFSETS
         if not offsets.is_file() or not (finished.is_file() or (self._folder / _BUILD).is_file()):
-            _save(offsets, row_offsets(self._path))
-        self._corpus = CorpusFile(self._path, np.load(offsets, mmap_mode="r"))
+            places = row_offsets(self._path)
+            # Before the folder holds anything that ties it to this corpus.
+            CorpusFile(self._path, places).check()
+            _save(offsets, places)
+        self._corpus = CorpusFile(self._path, read_places(offsets, self._path, REBUILD))
 
     def _check_room(self, width: int) -> None:
         """Refuse to begin what the disk cannot hold: the shards, and the index that is made of them."""
@@ -172,7 +172,7 @@ class IndexBuilder:
         """Write down what is built, or check that it is the same encoder that goes on."""
         path = self._folder / _BUILD
         if path.is_file():
-            probe: list[float] = json.loads(path.read_text(encoding="utf-8"))["probe"]
+            probe: list[float] = read_object(path, REBUILD).get("probe", [])
             encoder.check_probe(probe, str(self._folder))
         else:
             probe = [float(value) for value in encoder.probe()]
@@ -204,8 +204,8 @@ class IndexBuilder:
         done = self.num_passages
         index = make_index(
             self._settings.type,
-            self._sample,
-            (np.load(path) for path, _ in self._shards()),
+            lambda size: self._sample(size, width),
+            (self._vectors(path, rows, width) for path, rows in self._shards()),
             width=width,
             num_passages=done,
             on_progress=lambda added: on_progress(done, {"in the index": added}),
@@ -220,21 +220,45 @@ class IndexBuilder:
                 os.fsync(file.fileno())
             os.replace(partial, self._folder / VECTORS)
 
-    def _sample(self, size: int) -> Float[np.ndarray, "n width"]:
+    def _vectors(self, path: Path, rows: range, width: int) -> Float[np.ndarray, "n width"]:
+        """A shard that was saved, mapped into memory."""
+        remedy = "remove it and give the same command again"
+        vectors = read_array(path, "float32", 2, remedy)
+        if vectors.shape != (len(rows), width):
+            raise ValueError(f"{path} must hold {len(rows)} vectors of width {width}, got {vectors.shape}: {remedy}")
+        return vectors
+
+    def _sample(self, size: int, width: int) -> Float[np.ndarray, "n width"]:
         """Vectors spread evenly over the corpus."""
         share = min(1.0, size / self.num_passages)
         parts = []
         for path, rows in self._shards():
-            vectors = np.load(path, mmap_mode="r")
+            vectors = self._vectors(path, rows, width)
             parts.append(vectors[np.linspace(0, len(rows) - 1, max(1, int(len(rows) * share))).astype(int)])
         return np.concatenate(parts)
 
-    def _take_over(self, file: Path, encoder: TextEncoder) -> None:
-        """Link a faiss file into the folder after a look at whether its vectors are this encoder's of this corpus."""
-        faiss = load_faiss()
+    def _check_published(self, file: Path, encoder: TextEncoder) -> None:
+        """Refuse a faiss file whose vectors are not this encoder's of this corpus, row by row, for inner products."""
         if not file.is_file():
             raise FileNotFoundError(f"vectors must be a faiss file, got {str(file)!r}: check the path")
-        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+        faiss = load_faiss()
+        index = read_vectors(file, f"vectors {str(file)!r}", "give a file of faiss.write_index, or leave --vectors out")
+        kind = "flat" if isinstance(index, faiss.IndexFlat) else "hnsw" if hasattr(index, "hnsw") else None
+        if kind is None:
+            # Others keep no vectors, or not in the order of the corpus: whose they are cannot be checked.
+            raise ValueError(
+                f"vectors must be a flat or hnsw index, got {type(index).__name__} in {str(file)!r}: give another "
+                "file, or leave --vectors out"
+            )
+        if kind != self._settings.type:
+            raise ValueError(
+                f"type must be {kind!r} for {str(file)!r}, got {self._settings.type!r}: give --type {kind}"
+            )
+        if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(
+                f"vectors must be compared by inner product (metric 0), got metric {index.metric_type} in "
+                f"{str(file)!r}: write the index again with faiss.METRIC_INNER_PRODUCT, or leave --vectors out"
+            )
         if (index.ntotal, index.d) != (self.num_passages, encoder.width):
             raise ValueError(
                 f"vectors must be {self.num_passages} of width {encoder.width}, got {index.ntotal} of {index.d}: give "
@@ -243,11 +267,14 @@ class IndexBuilder:
         rows = np.linspace(0, self.num_passages - 1, _CHECKED).astype(int).tolist()
         own = encoder.passages([contents(passage) for passage in self._corpus.passages(rows)])
         cosines = [float(index.reconstruct(row) @ vector) for row, vector in zip(rows, own, strict=True)]
-        if min(cosines) < _SAME:
+        # A NaN is no cosine either.
+        if not min(cosines) >= _SAME:
             raise ValueError(
                 f"vectors must be those of the encoder for this corpus, got cosines down to {min(cosines):.3f} over "
                 f"{_CHECKED} passages: check encoder, pooling, prefixes and the order of the corpus"
             )
+
+    def _link(self, file: Path) -> None:
         target = self._folder / VECTORS
         with writing(target):
             target.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ class Prompting:
         if agent.chat and not tokenizer.chat_template:
             raise ValueError(
                 f"model.path must have a tokenizer with a chat template, got {tokenizer.name_or_path!r} without one: "
-                "use an instruct model, or set agent.chat = false to send the plain prompt"
+                "use an instruct model, or set agent.chat = false (--agent.chat False) to send the plain prompt"
             )
         if not tokenizer.is_fast:
             raise ValueError(f"model.path must have a fast tokenizer, got {type(tokenizer).__name__}: convert it first")
@@ -115,12 +115,12 @@ class Prompting:
         except TemplateError as error:
             raise ValueError(
                 f"model.path must have a chat template that takes one user message, got {name!r} ({error}): mend the "
-                "template, or set agent.chat = false to send the plain prompt"
+                "template, or set agent.chat = false (--agent.chat False) to send the plain prompt"
             ) from error
         if not isinstance(rendered, str) or _MARK not in rendered:
             raise ValueError(
                 f"model.path must have a chat template that repeats the user message, got {name!r}: mend the template, "
-                "or set agent.chat = false to send the plain prompt"
+                "or set agent.chat = false (--agent.chat False) to send the plain prompt"
             )
         return rendered
 

@@ -9,6 +9,7 @@ Source: [searchr1].
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -246,18 +247,23 @@ def serve(settings: Serve) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    wrong_host = f"host must be an address of this machine, got {host!r}"
+    remedy = "give --host 127.0.0.1, or 0.0.0.0 for all of them"
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
+    # A UnicodeError is a name that cannot be one.
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{wrong_host} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ValueError(f"{wrong_host} ({error.strerror}): {remedy}") from error
         raise ValueError(
             f"port must be free on this machine, got {host}:{port} ({error.strerror or error}): give another --port or "
             "--host"

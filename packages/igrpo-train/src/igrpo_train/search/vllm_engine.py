@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from igrpo_train.errors import MissingExtra
 from igrpo_train.policy import Policy
+from igrpo_train.search.deadline import deadline
 from igrpo_train.search.sampling import Tokens
 
 # Read by vLLM when it is imported: the engine lives in this process, speaks up only when something fails, and reports
@@ -26,20 +27,26 @@ _ENVIRONMENT: Final = {
 }
 
 
+# What vLLM and torch say when more was asked for than there is, in small letters.
+_TOO_MUCH: Final = ("less than desired", "can't allocate", "out of memory", "not enough gpu memory")
+
+
 class Engine:
     """A colocated vLLM engine with the policy's weights.
 
     Args:
         policy: the engine is built from its config and tokenizer.
         arguments: keyword arguments of `vllm.LLM`, see `vllm_requests.engine_arguments`.
+        timeout_s: longest time of one `run`, in seconds; 0 is no limit.
 
     Raises:
         MissingExtra: vllm is not installed.
         ValueError: the key-value cache cannot hold one row, or vLLM cannot run the model.
     """
 
-    def __init__(self, policy: Policy, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, policy: Policy, arguments: Mapping[str, Any], *, timeout_s: float = 0.0) -> None:
         vllm = _import_vllm()
+        self._timeout_s = timeout_s
         self.on_cpu = policy.model.device.type == "cpu"
         self._parameters = vllm.SamplingParams
         self._records: dict[int, list[float]] = {}
@@ -53,12 +60,17 @@ class Engine:
         self.load(policy.model)
 
     def run(self, prompts: Sequence[Tokens], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """One `vllm.RequestOutput` a prompt; parameters are keyword arguments of `vllm.SamplingParams`."""
+        """One `vllm.RequestOutput` a prompt; parameters are keyword arguments of `vllm.SamplingParams`.
+
+        Raises:
+            EngineError: it takes longer than `timeout_s`; the engine is of no use after that.
+        """
         if not prompts:
             return []
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         chosen = [self._parameters(**given) for given in parameters]
-        outputs: list[Any] = self._llm.generate(inputs, chosen, use_tqdm=False)
+        with deadline(self._timeout_s, "sampling.timeout_s"):
+            outputs: list[Any] = self._llm.generate(inputs, chosen, use_tqdm=False)
         return outputs
 
     def force(self, prompts: Sequence[Tokens], continuations: Sequence[Tokens]) -> list[list[float]]:
@@ -183,6 +195,11 @@ def start_error(reason: str, model: str, limit: int) -> str:
         "sampling.engine = 'vllm' must be able to run LlamaForCausalLM, got 'head_dim=8': use 'transformers'"
     """
     short = " ".join(reason.split())[:400]
+    if any(words in reason.lower() for words in _TOO_MUCH):
+        return (
+            f"sampling.cache_gib and sampling.memory_share must fit into the device's free memory, got {short!r}: "
+            "lower them, or end what else runs there"
+        )
     if "kv cache" in reason.lower() or "memory" in reason.lower():
         return (
             f"sampling.cache_gib or sampling.memory_share must leave a key-value cache for one row of {limit} tokens, "

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from igrpo_train.config import Agent, Model, Sampling
 from igrpo_train.policy import Policy
 from igrpo_train.search.ending import Ending, eos_ids
+from igrpo_train.search.memory import check_cache_gib
 from igrpo_train.search.sampling import Completion, Tokens, shared_stems
 from igrpo_train.search.vllm_engine import Engine
 from igrpo_train.search.vllm_requests import (
@@ -58,13 +59,15 @@ class VllmSampler:
 
     Raises:
         MissingExtra: vllm is not installed.
-        ValueError: the key-value cache cannot hold one row, or vLLM cannot run the model.
+        ValueError: the key-value cache cannot hold one row or be had, or vLLM cannot run the model.
     """
 
     def __init__(self, policy: Policy, model: Model, sampling: Sampling, agent: Agent) -> None:
         self.limit = engine_limit(agent, policy.context_limit)
         on_cpu = policy.model.device.type == "cpu"
-        self.engine = Engine(policy, engine_arguments(sampling, model, self.limit, on_cpu=on_cpu))
+        check_cache_gib(sampling.cache_gib, policy.model.device)
+        arguments = engine_arguments(sampling, model, self.limit, on_cpu=on_cpu)
+        self.engine = Engine(policy, arguments, timeout_s=sampling.timeout_s)
         self._eos_ids = eos_ids(policy.model, policy.tokenizer)
         self._ending = Ending(policy.tokenizer, range(len(policy.tokenizer)), self._eos_ids)
         self._block = sampling.block_tokens
