@@ -225,7 +225,8 @@ class Trainer:
         questions = [self.questions[i] for i in chosen]
         keys = question_keys(recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
         own = self.processes.span(len(questions))
-        grown, lost = [], ""
+        grown: list[Rollout] = []
+        failed: list[Exception] = []
         # Gathering weights takes all processes, also one that has no question.
         with whole_weights(self.updater.model):
             try:
@@ -236,11 +237,11 @@ class Trainer:
                             self.agent, questions[own], keys[own], rule, temperature=temperature, phases=self.phases
                         )
                     ]
-            except RetrieverError as error:
-                lost = str(error)
-        reasons = [reason for reason in self.processes.gather([lost]) if reason]
-        if reasons:
-            raise RetrieverError(reasons[0])
+            except (EngineError, RetrieverError) as error:
+                failed.append(error)
+        # All processes end where one of them cannot go on.
+        for reason in self.processes.gather(failed):
+            raise reason
         rollout = join_rollouts(self.processes.gather(grown))
         if self.folder is not None and recipe.run.trees_every and step % recipe.run.trees_every == 0:
             for record in rollout.tree.to_records(turn_record):
