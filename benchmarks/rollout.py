@@ -113,13 +113,13 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all three comparisons; medians over the measured repeats."""
     with tempfile.TemporaryDirectory() as folder:
         trees = watched_trainer(arguments.recipe, arguments.set, Path(folder) / "trees")
-        trees.close()
+        trees.folder.close()
         num_chains, chains = 0, None
         if arguments.steps:
             num_chains = arguments.chains or _matching_chains(trees)
             overrides = (*arguments.set, "system=grpo", f"tree.budget={num_chains}", "tree.cap=1")
             chains = watched_trainer(arguments.recipe, overrides, Path(folder) / "chains")
-            chains.close()
+            chains.folder.close()
         total = arguments.skip + arguments.repeats
         lines = [_repeat(trees, chains, step) for step in range(total)][arguments.skip :]
     return {

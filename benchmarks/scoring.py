@@ -49,7 +49,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         if not trainer.recipe.growth_rule(0).needs_scores:
             raise SystemExit(f"{arguments.recipe} must score nodes: set tree.cap above 1, or scoring.always = True")
         lines = [_step(trainer, step) for step in range(arguments.skip + arguments.steps)][arguments.skip :]
-        trainer.close()
+        trainer.folder.close()
     figures = {name: median(line[name] for line in lines) for name in lines[0]}
     spread = {name: [min(line[name] for line in lines), max(line[name] for line in lines)] for name in SHARES}
     return {

@@ -4,7 +4,6 @@ Also `accelerate launch -m igrpo_train ...`. Nothing heavy is imported before th
 """
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,7 @@ igrpo-train --help-recipe                                              every key
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after an error that a person can put right."""
     given = list(sys.argv[1:] if args is None else args)
-    # Of several processes the main one speaks for all; an error ends any of them with its own message.
-    logging.basicConfig(level=logging.WARNING if _is_main() else logging.ERROR, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if not given or given[0] in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
@@ -51,11 +49,7 @@ def _train(args: list[str]) -> None:
     from igrpo_train.trainer import Trainer
 
     trainer = Trainer(recipe, resume=resume)
-    if not _is_main():
-        trainer.run()
-        return
     with Progress(recipe.steps, done=trainer.state.step) as progress:
-        progress.note(trainer.layout)
         trainer.on_step = lambda step, metrics: progress.update(step, headline(metrics))
         try:
             folder = trainer.run()
@@ -63,11 +57,6 @@ def _train(args: list[str]) -> None:
             progress.note(f"stopped; go on with --resume ({recipe.run.folder})")
             raise
         progress.note(f"last checkpoint: {folder}")
-
-
-def _is_main() -> bool:
-    """Whether this is the first of the processes that a launcher started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def headline(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -29,7 +29,6 @@ History = Literal["documents", "everything"]
 OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
-Sharding = Literal["auto", "fsdp2"]
 Weights = Literal["none", "mu", "pi"]
 
 FREE_ON_RESUME: Final = (
@@ -79,15 +78,9 @@ class Model:
     """Number format of weights and activations; float32 on CPUs."""
     device: str = "auto"
     """auto takes the accelerator where there is one; else a torch device such as cpu or cuda:0."""
-    lora_rank: int = 0
-    """Train adapters of this rank in all linear layers and leave the model's own weights alone; 0 trains these."""
-    lora_alpha: int = 32
-    """Scale of the adapters: their product is multiplied by lora_alpha / lora_rank."""
 
     def __post_init__(self) -> None:
         check("model.path", self.path, bool(self.path), "a hub id, a folder or miniature:NAME")
-        check_fields("model.", self, "lora_rank", natural, "at least 0")
-        check_fields("model.", self, "lora_alpha", count, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -360,8 +353,6 @@ class Optimiser:
     """Most tokens in one forward pass; lower it when memory runs out."""
     packing: Packing = "tree"
     """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
     nonfinite_limit: int = 10
     """End the run after so many optimiser steps in a row whose loss or gradient was not finite; 0 never does."""
 
@@ -414,14 +405,10 @@ class Run:
     """CPU threads of torch; 0 leaves its default."""
     trees_every: int = 1
     """Steps between two records of the grown trees; 0 records none."""
-    processes: int = 0
-    """Processes that must have been launched; 0 takes any number."""
-    sharding: Sharding = "auto"
-    """auto does as accelerate's launcher says, data parallel by default; fsdp2 shards weights and optimiser."""
 
     def __post_init__(self) -> None:
         check("run.folder", self.folder, bool(self.folder.strip()), "a path", "runs/NAME is a good one")
-        check_fields("run.", self, "checkpoint_every threads trees_every processes", natural, "at least 0")
+        check_fields("run.", self, "checkpoint_every threads trees_every", natural, "at least 0")
         # OpenMP ends the process, without a word, when it cannot start them.
         check("run.threads", self.threads, self.threads <= 1024, "at most 1024", "more than the cores are no help")
         check("run.keep_last", self.keep_last, self.keep_last >= 1, "at least 1")

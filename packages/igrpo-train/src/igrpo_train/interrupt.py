@@ -1,7 +1,4 @@
-"""interrupt: Ctrl-C -> a request to stop after the current step.
-
-torchrun hands an interrupt on as a termination: the first signal of each kind only asks, so that both may come.
-"""
+"""interrupt: Ctrl-C -> a request to stop after the current step."""
 
 import logging
 import signal
@@ -12,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupt:
-    """While entered, the first interrupt and the first termination only set `requested`; a second one acts as usual.
+    """While entered, the first interrupt or termination signal only sets `requested`; the second acts as usual.
 
     Args:
         message: logged at the first signal; says what happens now.
@@ -36,10 +33,9 @@ class Interrupt:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        if not self.requested:
-            logger.warning("interrupted: %s", self._message)
         self.requested = True
-        signal.signal(number, self._previous.pop(number))  # type: ignore[arg-type]
+        logger.warning("interrupted: %s", self._message)
+        self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -4,7 +4,7 @@ Paths of the form `miniature:leak` name the checkpoints that ship with the packa
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from igrpo_train.config import Model
-from igrpo_train.errors import MissingExtra
 
 _SHIPPED = Path(__file__).parent / "miniature" / "checkpoints"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -70,16 +69,13 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
     Raises:
         FileNotFoundError: see `resolve_model`.
         ValueError: transformers cannot load what is there, or cannot get it.
-        MissingExtra: adapters are asked for and peft is not installed.
     """
     # Our own progress line is the only one.
     transformers_logging.disable_progress_bar()
     source = resolve_model(config.path) if folder is None else str(folder)
     dtype = _DTYPES[config.dtype] if folder is None else torch.float32
-    # Adapters are added to the model that they were made for.
-    base = source if config.lora_rank == 0 or folder is None else resolve_model(config.path)
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(source)
         # Some classes make an empty tokenizer where the files are missing.
         if not tokenizer("a", add_special_tokens=False)["input_ids"]:
@@ -90,38 +86,7 @@ def load_policy(config: Model, folder: Path | None = None) -> Policy:
             f"model.path must be a causal language model with its tokenizer, got {source!r} ({reason}): give a whole "
             "local folder, or the id of a hub model that is in the cache or reachable"
         ) from error
-    if config.lora_rank:
-        model = _with_adapters(model, config, folder)
     return Policy(model, tokenizer)
-
-
-def _with_adapters(model: PreTrainedModel, config: Model, folder: Path | None) -> PreTrainedModel:
-    """The model with adapters to train, fresh ones or those of a checkpoint.
-
-    Source: Hu et al. (2021), arXiv 2106.09685, as implemented by peft.
-
-    Raises:
-        MissingExtra: peft is not installed.
-    """
-    try:
-        import peft
-    except ImportError as error:
-        raise MissingExtra("peft", "for model.lora_rank", "pip install 'igrpo-train[lora]'") from error
-    if folder is not None:
-        resumed: Any = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
-        return cast(PreTrainedModel, resumed)
-    settings = peft.LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        task_type=peft.TaskType.CAUSAL_LM,
-    )
-    with torch.random.fork_rng(devices=[]):
-        # peft draws from the global generator; the same adapters in every run and process.
-        torch.default_generator.manual_seed(0)
-        fresh: Any = peft.get_peft_model(model, settings)
-    return cast(PreTrainedModel, fresh)
 
 
 def find_device(name: str, setting: str = "model.device") -> torch.device:

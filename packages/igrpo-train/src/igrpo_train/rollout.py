@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
-from igrpo_theory.forests import join
 from igrpo_theory.growth import Growth, GrowthRule, grow
 from igrpo_theory.paths import Paths, root_to_leaf_paths
 from igrpo_theory.stages import Stage
@@ -109,37 +108,6 @@ def collect(
         truncated=tree.status[paths.leaf] == NodeStatus.TRUNCATED,
         scores=tree.score[paths.leaf],
         valid=_valid_turns(tree, paths.nodes),
-        preamble_probability=probability,
-    )
-
-
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """One batch of the parts that processes grew, as one process would have grown it.
-
-    Args:
-        rollouts: of consecutive questions, grown by one rule; at least one.
-    """
-    if len(rollouts) == 1:
-        return rollouts[0]
-    tree = join([rollout.tree for rollout in rollouts])
-    width = max(rollout.valid.shape[1] for rollout in rollouts)
-    scored = [int((~np.isnan(rollout.tree.score)).sum()) for rollout in rollouts]
-    known = [rollout.preamble_probability * n for rollout, n in zip(rollouts, scored, strict=True) if n]
-    probability = sum(known) / sum(scored) if known else float("nan")
-    return Rollout(
-        questions=tuple(question for rollout in rollouts for question in rollout.questions),
-        tree=tree,
-        stages=tree.stages,
-        paths=root_to_leaf_paths(tree),
-        grades=np.concatenate([rollout.grades for rollout in rollouts]),
-        truncated=np.concatenate([rollout.truncated for rollout in rollouts]),
-        scores=np.concatenate([rollout.scores for rollout in rollouts]),
-        valid=np.concatenate(
-            [
-                np.pad(rollout.valid, ((0, 0), (0, width - rollout.valid.shape[1])), constant_values=True)
-                for rollout in rollouts
-            ]
-        ),
         preamble_probability=probability,
     )
 

@@ -18,7 +18,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,16 +81,6 @@ class Phases:
         taken["tokens/recomputed"] = float(self.recomputed_tokens)
         self._phases, self.recomputed_tokens = {name: Phase() for name in self._phases}, 0
         return taken
-
-
-def join_phases(taken: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What `Phases.take` gave in several processes: seconds of the slowest, tokens of all.
-
-    Example:
-        >>> join_phases([{"time/step_s": 1.0, "tokens/scoring": 5.0}, {"time/step_s": 2.0, "tokens/scoring": 6.0}])
-        {'time/step_s': 2.0, 'tokens/scoring': 11.0}
-    """
-    return {name: (max if name.startswith("time/") else sum)(one[name] for one in taken) for name in taken[0]}
 
 
 class JsonLines:

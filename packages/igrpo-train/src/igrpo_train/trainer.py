@@ -2,9 +2,6 @@
 
 Each step goes one way: questions -> trees -> paths -> rewards -> advantages -> rows -> update. Every random number is
 a function of recipe, seed and step, so a run that was stopped goes on as if nothing had happened.
-
-With several processes each grows the trees of its share of the questions. All of them then hold all trees, so metrics
-and decisions are those of one process, and each trains on its own share.
 """
 
 import logging
@@ -17,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
@@ -30,20 +28,18 @@ from igrpo_train.interrupt import Interrupt
 from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
 from igrpo_train.learn.packing import pack_paths
-from igrpo_train.learn.sharding import make_accelerator, whole_weights
 from igrpo_train.learn.update import Updater
 from igrpo_train.policy import Policy, find_device, load_policy
-from igrpo_train.processes import Processes, check_count
 from igrpo_train.question import Question
 from igrpo_train.recipes import to_dict
 from igrpo_train.rewards import path_rewards, turn_penalties
-from igrpo_train.rollout import Rollout, chain_rule, collect, join_rollouts
+from igrpo_train.rollout import Rollout, chain_rule, collect
 from igrpo_train.search.sampling import updating
 from igrpo_train.search.session import turn_record
 from igrpo_train.settings import flatten
 from igrpo_train.setup import build_agent, check_answers, check_prompts, fitting_questions, set_threads
 from igrpo_train.statistics import group_metrics, tree_metrics
-from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors, join_phases
+from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors
 
 Metrics: TypeAlias = dict[str, float]
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
@@ -66,7 +62,6 @@ class Trainer:
     """
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, on_step: OnStep | None = None) -> None:
-        check_count(recipe.run.processes)
         set_threads(recipe)
         check_run_folder(recipe, resume=resume)
         self.recipe = recipe
@@ -78,12 +73,11 @@ class Trainer:
         retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
         restored = self._restore() if resume else None
         # Weights stay in float32, so that small steps are not rounded away; only activations are in half precision.
-        self.accelerator = make_accelerator(
-            cpu=recipe.model.device == "cpu",
-            half=recipe.model.dtype == "bfloat16",
-            shard=recipe.run.sharding == "fsdp2",
+        self.accelerator = Accelerator(
+            cpu=recipe.model.device == "cpu", mixed_precision="bf16" if recipe.model.dtype == "bfloat16" else "no"
         )
-        self.processes = Processes(cpu=recipe.model.device == "cpu")
+        if self.accelerator.num_processes > 1:
+            raise ValueError(f"training must run in one process, got {self.accelerator.num_processes}: launch one")
         _check_device(recipe.model.device, self.accelerator.device)
         policy = load_policy(recipe.model, folder=None if restored is None else restored.folder)
         self.updater = self._updater(policy)
@@ -95,23 +89,15 @@ class Trainer:
             check_answers(self.agent.prompting, self.questions)
         start = {"metrics": 0, "trees": 0}
         self.state = TrainerState(step=0, positions=start, best_metric=None, best_step=None, recipe=self._fingerprint())
+        self.folder = RunFolder(recipe, resume=resume)
         if restored is not None:
             self.state = restored.trainer
             self.updater.load_state_dict(restored.updater)
-        self.folder = RunFolder(recipe, resume=resume) if self.processes.main else None
-        if self.folder is not None:
-            # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
-            self.folder.rewind(self.state.positions)
+        # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
+        self.folder.rewind(self.state.positions)
         self.phases = Phases()
         self._warned = False
         self._nonfinite = 0
-
-    @property
-    def layout(self) -> str:
-        """How many processes train, and what each holds."""
-        count, sharded = self.processes.count, self.accelerator.is_fsdp2
-        held = "weights and optimiser sharded (FSDP2)" if sharded else "a whole copy each (data parallel)"
-        return f"{count} processes, {held}" if count > 1 else "1 process"
 
     def run(self) -> Path:
         """Train to the last step, or until interrupted; either way the last checkpoint is on disk.
@@ -125,7 +111,7 @@ class Trainer:
             NonFiniteError: `optimiser.nonfinite_limit` optimiser steps in a row were skipped.
         """
         message = "finishing this step, then saving a checkpoint; interrupt again to stop at once"
-        with closing(self):
+        with closing(self.folder):
             if self.state.step == 0 and self.held_out:
                 self._record(0, self.validate())
             with Interrupt(message) as interrupt:
@@ -142,11 +128,6 @@ class Trainer:
         newest = checkpoint.latest(self._checkpoints)
         assert newest is not None
         return newest
-
-    def close(self) -> None:
-        """Let others write the run folder; `run` does it at its end."""
-        if self.folder is not None:
-            self.folder.close()
 
     def step(self, step: int) -> Metrics:
         """Grow trees for the questions of a 0-based step and update the policy on them."""
@@ -174,14 +155,11 @@ class Trainer:
         if recipe.tree.weights != "none":
             advantages *= relative_weights(rollout.tree, rollout.paths, recipe.tree.weights, rewards.keep)[:, None]
         with self.phases.measure("training") as phase:
-            own = self.processes.span(len(rollout.questions))
-            mine = (rollout.paths.question >= own.start) & (rollout.paths.question < own.stop)
-            rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep & mine)
+            rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
             with updating(self.agent.sampler, self.policy.model):
                 updated = self.updater.update(rows, key)
-            # They count all processes already.
-            phase.tokens += int(updated["update/computed_tokens"]) if self.processes.main else 0
+            phase.tokens += int(updated["update/computed_tokens"])
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
@@ -189,33 +167,31 @@ class Trainer:
         metrics |= comparison_tokens(rollout, rewards.keep, budget=rule.budget, forced=forced)
         metrics["time/step_s"] = self.phases.clock() - start
         self._check_engine(updated["update/logprob_difference"])
-        return metrics | join_phases(self.processes.gather([self.phases.take()]))
+        return metrics | self.phases.take()
 
     def validate(self) -> Metrics:
         """Exact match on the fixed held-out questions, by trees of width one."""
         config = self.recipe.validation
         rule = chain_rule(self.recipe.agent.max_turns)
         start = time.perf_counter()
-        questions = self.held_out[self.processes.span(len(self.held_out))]
-        ids = [question.id for question in questions]
+        ids = [question.id for question in self.held_out]
         # Slot 0 for all, as in igrpo_eval: what is drawn for a question depends on its id, not on its place.
         keys = question_keys(config.seed, 0, np.zeros(len(ids), dtype=np.int64), ids)
         graded: list[float] = []
         size = self.recipe.questions_per_step * self.recipe.tree.budget
-        with whole_weights(self.updater.model):
-            for first in range(0, len(questions), size):
-                part = slice(first, first + size)
-                chains = collect(
-                    self.agent,
-                    questions[part],
-                    keys[part],
-                    rule,
-                    temperature=config.temperature,
-                    phases=Phases(),
-                )
-                graded.extend(chains.grades.tolist())
+        for first in range(0, len(self.held_out), size):
+            part = slice(first, first + size)
+            chains = collect(
+                self.agent,
+                self.held_out[part],
+                keys[part],
+                rule,
+                temperature=config.temperature,
+                phases=Phases(),
+            )
+            graded.extend(chains.grades.tolist())
         return {
-            "validation/exact_match": float(np.mean(self.processes.gather(graded))),
+            "validation/exact_match": float(np.mean(graded)),
             "time/validation_s": time.perf_counter() - start,
         }
 
@@ -224,26 +200,10 @@ class Trainer:
         chosen = batch_indices(len(self.questions), recipe.questions_per_step, seed=recipe.seed, step=step)
         questions = [self.questions[i] for i in chosen]
         keys = question_keys(recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
-        own = self.processes.span(len(questions))
-        grown: list[Rollout] = []
-        failed: list[Exception] = []
-        # Gathering weights takes all processes, also one that has no question.
-        with whole_weights(self.updater.model):
-            try:
-                if questions[own]:
-                    temperature = recipe.sampling.temperature
-                    grown = [
-                        collect(
-                            self.agent, questions[own], keys[own], rule, temperature=temperature, phases=self.phases
-                        )
-                    ]
-            except (EngineError, RetrieverError) as error:
-                failed.append(error)
-        # All processes end where one of them cannot go on.
-        for reason in self.processes.gather(failed):
-            raise reason
-        rollout = join_rollouts(self.processes.gather(grown))
-        if self.folder is not None and recipe.run.trees_every and step % recipe.run.trees_every == 0:
+        rollout = collect(
+            self.agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=self.phases
+        )
+        if recipe.run.trees_every and step % recipe.run.trees_every == 0:
             for record in rollout.tree.to_records(turn_record):
                 self.folder.trees.append({"step": step + 1, **record})
         return rollout
@@ -286,20 +246,18 @@ class Trainer:
             self.state = replace(self.state, best_metric=metrics["validation/exact_match"], best_step=done)
         due = recipe.run.checkpoint_every and done % recipe.run.checkpoint_every == 0
         # Read once, as late as possible: a validation takes long, and who interrupts it gets a checkpoint too.
-        stopping = self.processes.any(interrupt.requested)
+        stopping = interrupt.requested
         if due or improved or last or stopping:
             self._save(best=improved)
         return stopping
 
     def _record(self, done: int, metrics: Metrics) -> None:
-        if self.folder is not None:
-            self.folder.metrics.append({"step": done, **metrics})
+        self.folder.metrics.append({"step": done, **metrics})
         if self.on_step is not None:
             self.on_step(done, metrics)
 
     def _save(self, *, best: bool) -> None:
-        if self.folder is not None:
-            self.state = replace(self.state, positions=self.folder.positions())
+        self.state = replace(self.state, positions=self.folder.positions())
         with disk_errors(self._checkpoints):
             checkpoint.save(
                 self._checkpoints,
@@ -328,8 +286,7 @@ class Trainer:
 
     def _updater(self, policy: Policy) -> Updater:
         recipe = self.recipe
-        start = replace(recipe.model, lora_rank=0)
-        reference = load_policy(start).model if recipe.loss.kl_coefficient > 0 else None
+        reference = load_policy(recipe.model).model if recipe.loss.kl_coefficient > 0 else None
         return Updater(
             self.accelerator,
             policy.model,

@@ -1,10 +1,9 @@
 """checkpoint: a run after some step <-> a folder to go on from.
 
 In: policy, tokenizer, state of the updater, state of the trainer.
-Out: `step-000010/` with `model.safetensors` (adapters alone where only they are trained), its configuration and
-tokenizer (a folder that `AutoModelForCausalLM.from_pretrained` loads), `updater.pt`, `trainer.json`, and
-`manifest.json` with size and CRC-32 of each file. A folder is written beside its place, flushed to disk and renamed,
-so it is there whole or not at all.
+Out: `step-000010/` with `model.safetensors`, its configuration and tokenizer (a folder that
+`AutoModelForCausalLM.from_pretrained` loads), `updater.pt`, `trainer.json`, and `manifest.json` with size and CRC-32 of
+each file. A folder is written beside its place, flushed to disk and renamed, so it is there whole or not at all.
 `best` is a link to the step that validated best.
 """
 
@@ -79,7 +78,7 @@ def save(
     """
     assert keep_last >= 1, f"keep_last is {keep_last}"
     accelerator = updater.accelerator
-    weights, kept = accelerator.get_state_dict(updater.model), updater.state_dict()
+    weights = accelerator.get_state_dict(updater.model)
     target = folder / f"step-{state.step:06d}"
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +88,7 @@ def save(
         model = accelerator.unwrap_model(updater.model)
         model.save_pretrained(partial, state_dict=weights)
         tokenizer.save_pretrained(partial)
-        torch.save(kept, partial / _UPDATER)
+        torch.save(updater.state_dict(), partial / _UPDATER)
         (partial / _TRAINER).write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
         _seal(partial)
         _replace_folder(partial, target)

@@ -26,7 +26,6 @@ from igrpo_train.learn.loss import policy_loss, token_logprobs
 from igrpo_train.learn.outcomes import Outcome, Part, UpdateMetrics, gather_outcome, mean_metrics
 from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
 from igrpo_train.learn.probe import usable_packing
-from igrpo_train.learn.sharding import load_optimiser_state, optimiser_state, shard_frozen
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -90,11 +89,8 @@ class Updater:
             unwrapped.eval().to(accelerator.device)
         self.packing = self._packing(models)
         self.hidden_size = _hidden_size(model)
-        if optimiser_config.gradient_checkpointing:
-            trained: Any = model
-            trained.gradient_checkpointing_enable({"use_reentrant": False})
         self.model, self.optimiser = accelerator.prepare(model, _adamw(parameters, optimiser_config))
-        self.reference = None if kept is None else shard_frozen(accelerator, kept)
+        self.reference = None if kept is None else accelerator.prepare_model(kept, evaluation_mode=True)
 
     def _packing(self, models: Sequence[nn.Module]) -> Packing:
         """The packing that all models take."""
@@ -146,13 +142,13 @@ class Updater:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs besides the weights, the same for any number of processes; all of them call it."""
-        return {"step": self.step, "optimiser": optimiser_state(self.model, self.optimiser)}
+        """What a resume needs besides the weights."""
+        return {"step": self.step, "optimiser": self.optimiser.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; the model must hold the weights of that moment."""
         self.step = int(state["step"])
-        load_optimiser_state(self.model, self.optimiser, state["optimiser"])
+        self.optimiser.load_state_dict(state["optimiser"])
 
     def _needs_forward(self, row: TurnRow) -> bool:
         return row.advantage != 0 or self.loss_config.kl_coefficient > 0 or self.loss_config.entropy_coefficient > 0
@@ -248,10 +244,6 @@ class Updater:
     def _idle_backward(self) -> None:
         """A pass that adds zero gradients: processes exchange gradients together, also where one has fewer rows."""
         batch = self._collate([self._idle_row()])
-        if self.reference is not None:
-            # A sharded reference exchanges weights, too.
-            with torch.no_grad():
-                token_logprobs(self.reference, batch, self.temperature)
         self.accelerator.backward(0.0 * token_logprobs(self.model, batch, self.temperature).logprobs.sum())
 
     def _counts(self, rows: Sequence[TurnRow]) -> UpdateMetrics:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from igrpo_train.errors import MissingExtra
@@ -125,30 +124,10 @@ def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
     """Weights by their names in a checkpoint; an output layer that is tied to the embedding comes with it.
 
     Args:
-        model: the policy; sharded weights are gathered, so all processes call this, and adapters are merged.
+        model: the policy, whole in this process.
     """
     tied = bool(model.config.tie_word_embeddings)
-    adapted: Any = model if hasattr(model, "merge_adapter") else None
-    if adapted is not None:
-        adapted.merge_adapter()
-    try:
-        weights = {
-            # Cloned where taking the adapters out again would change it.
-            name.removeprefix("base_model.model.").replace(".base_layer.", "."): _whole(weight).clone()
-            if adapted is not None
-            else _whole(weight)
-            for name, weight in model.state_dict().items()
-            if ".lora_" not in name
-        }
-    finally:
-        if adapted is not None:
-            adapted.unmerge_adapter()
-    return [(name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight")]
-
-
-def _whole(weight: Tensor) -> Tensor:
-    """A weight, gathered where it is sharded."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+    return [(name, weight) for name, weight in model.state_dict().items() if not (tied and name == "lm_head.weight")]
 
 
 def _import_vllm() -> Any:
