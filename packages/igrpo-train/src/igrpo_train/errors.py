@@ -43,7 +43,9 @@ def run_command(command: Callable[[], object]) -> None:
         command()
     except (ValueError, FileNotFoundError, FileExistsError, MissingExtra, DiskError, RetrieverError) as error:
         logger.debug("traceback of the error below", exc_info=True)
-        _show(str(error))
+        # An error of another process is shown there.
+        if getattr(error, "peer", None) is None:
+            _show(str(error))
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
