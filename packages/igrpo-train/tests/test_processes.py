@@ -104,6 +104,24 @@ def test_another_number_of_processes_than_expected_is_refused():
         check_processes(0, 1, 2)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_reads_its_configurations(path):
+    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+    from accelerate.utils import DistributedType
+
+    config = load_config_from_file(str(path))
+    assert isinstance(config, ClusterConfig)
+    sharded = path.stem.startswith("fsdp2")
+    many = DistributedType.FSDP if sharded else DistributedType.MULTI_GPU
+    assert config.distributed_type == (many if config.num_processes > 1 else DistributedType.NO)
+    numbers = {"one": 1, "four": 4, "eight": 8, "two": 16}
+    assert config.num_processes == numbers[path.stem.removeprefix("fsdp2_").partition("_")[0]]
+    assert config.num_machines == (2 if path.stem.endswith("two_nodes") else 1)
+    assert not config.use_cpu
+    if sharded:
+        assert (config.fsdp_config["fsdp_version"], config.fsdp_config["fsdp_cpu_ram_efficient_loading"]) == (2, False)
+
+
 def some_rows(num_questions: int) -> list[TurnRow]:
     ids: dict[str, Any] = {"response_ids": (6,), "old_logprobs": (-1.0,), "advantage": 1.0}
     return [
