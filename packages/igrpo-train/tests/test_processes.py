@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,14 @@ def small_run(folder: Path, *flags: str) -> list[str]:
 def test_rollouts_of_shares_make_up_the_rollout_of_one_process(tmp_path):
     trainer = Trainer(load_recipe(small_run(tmp_path / "run", "--questions_per_step=5", "--scoring.always=True")))
     rule = trainer.recipe.growth_rule(0)
-    expected = trainer._grow(0, rule)
     parts = []
-    for rank in range(3):
-        # Slots 0-1, 2-3 and 4.
-        trainer.processes = Processes(rank, 3, exchange=lambda value: [value])
-        parts.append(trainer._grow(0, rule))
+    with closing(trainer.folder):
+        expected = trainer._grow(0, rule)
+        for rank in range(3):
+            # Slots 0-1, 2-3 and 4.
+            trainer.processes = Processes(rank, 3, exchange=lambda value: [value])
+            parts.append(trainer._grow(0, rule))
     merged = merge_rollouts([None, *parts])
-    trainer.folder.close()
     assert merged.questions == expected.questions
     for name in ("parent", "depth", "question", "local", "status"):
         np.testing.assert_array_equal(getattr(merged.tree, name), getattr(expected.tree, name))

@@ -48,7 +48,7 @@ def merge_rollouts(parts: Sequence[Rollout | None]) -> Rollout:
     )
 
 
-def _merge_trees(trees: Sequence[SearchTree]) -> tuple[SearchTree, list[Int[np.ndarray, " n"]]]:
+def _merge_trees(trees: Sequence[SearchTree]) -> tuple[SearchTree, list[Int[np.ndarray, " _"]]]:
     """The forest, and the new number of each part's nodes."""
     part = np.repeat(np.arange(len(trees)), [tree.num_nodes for tree in trees])
     starts = np.cumsum([0] + [tree.num_nodes for tree in trees[:-1]])
@@ -73,7 +73,7 @@ def _merge_trees(trees: Sequence[SearchTree]) -> tuple[SearchTree, list[Int[np.n
     return merged, np.split(place, starts[1:])
 
 
-def _merge_stages(parts: Sequence[Rollout], nodes: Sequence[Int[np.ndarray, " n"]]) -> list[Stage]:
+def _merge_stages(parts: Sequence[Rollout], nodes: Sequence[Int[np.ndarray, " _"]]) -> list[Stage]:
     stages = []
     for depth in sorted({stage.depth for part in parts for stage in part.stages}):
         there, budgets = [], []

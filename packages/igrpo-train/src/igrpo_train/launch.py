@@ -107,12 +107,14 @@ def check_processes(wanted: int, size: int, launched: int) -> None:
 
 def _sharding_plugin(run: Run, *, half: bool) -> FullyShardedDataParallelPlugin | None:
     """FSDP2 as the recipe or accelerate's configuration asks for it; None for none."""
+    # accelerate itself leaves this set once it has sharded: the recipe is asked first.
     configured = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if not configured and run.sharding == "auto":
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    if alone or (run.sharding == "auto" and not configured):
         return None
     # Gradients are added up over processes in full precision.
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else None
-    if not configured:
+    if run.sharding == "fsdp2":
         return FullyShardedDataParallelPlugin(
             fsdp_version=2,
             reshard_after_forward=True,

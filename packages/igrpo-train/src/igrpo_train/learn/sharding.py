@@ -31,9 +31,11 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def shard_frozen(accelerator: Accelerator, model: nn.Module) -> nn.Module:
+def shard_frozen(accelerator: Accelerator, model: nn.Module) -> Any:
     """Shard a model that is only read, as accelerate shards the one that is trained; every process calls it."""
-    sharded: nn.Module = fsdp2_prepare_model(accelerator, model)
+    sharded: Any = fsdp2_prepare_model(accelerator, model)
+    # No backward pass comes that would give up the last layers.
+    sharded.set_reshard_after_forward(True)
     return sharded
 
 
