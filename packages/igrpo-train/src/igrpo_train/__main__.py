@@ -4,6 +4,7 @@ Also `accelerate launch -m igrpo_train ...`. Nothing heavy is imported before th
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ igrpo-train --help-recipe                                              every key
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 2 after an error that a person can put right."""
     given = list(sys.argv[1:] if args is None else args)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # Of many processes one speaks.
+    main_process = os.environ.get("RANK", "0") == "0"
+    logging.basicConfig(level=logging.WARNING if main_process else logging.ERROR, format="%(message)s")
     if not given or given[0] in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
@@ -45,11 +48,17 @@ def _train(args: list[str]) -> None:
 
     resume = "--resume" in args
     recipe = load_recipe([_help_flag(arg) for arg in args if arg != "--resume"])
+    from igrpo_train.launch import describe, finish
     from igrpo_train.progress import Progress
     from igrpo_train.trainer import Trainer
 
     trainer = Trainer(recipe, resume=resume)
+    if not trainer.processes.is_main:
+        trainer.run()
+        finish(trainer.accelerator)
+        return
     with Progress(recipe.steps, done=trainer.state.step) as progress:
+        progress.note(describe(trainer.accelerator))
         trainer.on_step = lambda step, metrics: progress.update(step, headline(metrics))
         try:
             folder = trainer.run()
@@ -57,6 +66,7 @@ def _train(args: list[str]) -> None:
             progress.note(f"stopped; go on with --resume ({recipe.run.folder})")
             raise
         progress.note(f"last checkpoint: {folder}")
+    finish(trainer.accelerator)
 
 
 def headline(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -30,6 +30,7 @@ OldLogprobs = Literal["auto", "sampler", "policy"]
 Packing = Literal["tree", "path"]
 RatioLevel = Literal["token", "sequence"]
 Weights = Literal["none", "mu", "pi"]
+Sharding = Literal["auto", "fsdp2"]
 
 FREE_ON_RESUME: Final = (
     "run.",
@@ -78,9 +79,17 @@ class Model:
     """Number format of weights and activations; float32 on CPUs."""
     device: str = "auto"
     """auto takes the accelerator where there is one; else a torch device such as cpu or cuda:0."""
+    lora_rank: int = 0
+    """Rank of low-rank adapters, of which alone is trained then; 0 trains all weights."""
+    lora_alpha: float = 32.0
+    """Adapters are scaled by lora_alpha / lora_rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the linear layers that get adapters, such as q_proj; none for all but the output layer."""
 
     def __post_init__(self) -> None:
         check("model.path", self.path, bool(self.path), "a hub id, a folder or miniature:NAME")
+        check_fields("model.", self, "lora_rank", natural, "at least 0")
+        check_fields("model.", self, "lora_alpha", positive, "finite and above 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -355,6 +364,8 @@ class Optimiser:
     """tree computes each shared prefix of a pass once; path computes every row whole, with the same result."""
     nonfinite_limit: int = 10
     """End the run after so many optimiser steps in a row whose loss or gradient was not finite; 0 never does."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass instead of keeping its activations: less memory, more time."""
 
     def __post_init__(self) -> None:
         check_fields("optimiser.", self, "update_rows tokens_per_micro_batch", count, "at least 1")
@@ -405,12 +416,19 @@ class Run:
     """CPU threads of torch; 0 leaves its default."""
     trees_every: int = 1
     """Steps between two records of the grown trees; 0 records none."""
+    processes: int = 0
+    """Processes that must train together, or the run is refused; 0 takes as many as were launched."""
+    sharding: Sharding = "auto"
+    """fsdp2 spreads weights and optimiser over the processes; auto does what accelerate's configuration says."""
+    process_timeout_s: float = 1800.0
+    """Longest wait of a process for the others, in seconds; then the run ends."""
 
     def __post_init__(self) -> None:
         check("run.folder", self.folder, bool(self.folder.strip()), "a path", "runs/NAME is a good one")
-        check_fields("run.", self, "checkpoint_every threads trees_every", natural, "at least 0")
+        check_fields("run.", self, "checkpoint_every threads trees_every processes", natural, "at least 0")
         # OpenMP ends the process, without a word, when it cannot start them.
         check("run.threads", self.threads, self.threads <= 1024, "at most 1024", "more than the cores are no help")
+        check_fields("run.", self, "process_timeout_s", positive, "finite and above 0")
         check("run.keep_last", self.keep_last, self.keep_last >= 1, "at least 1")
 
 

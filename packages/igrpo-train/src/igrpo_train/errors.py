@@ -64,7 +64,9 @@ def run_command(command: Callable[[], object]) -> None:
         command()
     except _FOR_PEOPLE as error:
         logger.debug("traceback of the error below", exc_info=True)
-        _show(str(error))
+        # An error of another process is shown there.
+        if getattr(error, "peer", None) is None:
+            _show(str(error))
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

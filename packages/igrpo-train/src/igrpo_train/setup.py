@@ -2,11 +2,17 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from accelerate import Accelerator
 
 from igrpo_train.config import Recipe
-from igrpo_train.policy import Policy
+from igrpo_train.data import load_questions, load_retriever, validation_questions
+from igrpo_train.learn.adapters import add_adapters
+from igrpo_train.learn.update import Updater
+from igrpo_train.policy import Policy, load_policy
 from igrpo_train.question import Question
 from igrpo_train.search.memory import check_cache_tokens
 from igrpo_train.search.prompting import Prompting
@@ -44,6 +50,80 @@ def build_sampler(policy: Policy, recipe: Recipe) -> Sampler:
     from igrpo_train.search.vllm_sampler import VllmSampler
 
     return VllmSampler(policy, recipe.model, recipe.sampling, recipe.agent)
+
+
+class Loaded(NamedTuple):
+    """What a run is made of."""
+
+    policy: Policy
+    questions: list[Question]
+    held_out: list[Question]
+    """Empty where nothing is validated."""
+    retriever: Retriever
+
+
+def load_run(recipe: Recipe, checkpoint: Path | None) -> Loaded:
+    """Read data and policy, data first: what is wrong with it shows before a model loads.
+
+    Args:
+        recipe: what to do.
+        checkpoint: folder to go on from; None at the start of a run.
+
+    Raises:
+        ValueError, FileNotFoundError, RetrieverError, MissingExtra: see `igrpo_train.data` and `load_trained`.
+    """
+    questions = load_questions(recipe.data.train, recipe.data.hops)
+    held_out: list[Question] = []
+    if recipe.validation.every:
+        held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
+    retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
+    return Loaded(load_trained(recipe, checkpoint), questions, held_out, retriever)
+
+
+def load_trained(recipe: Recipe, checkpoint: Path | None) -> Policy:
+    """The policy as a run starts or goes on with it.
+
+    Args:
+        recipe: its model, with or without adapters.
+        checkpoint: folder to go on from; None at the start of a run.
+
+    Raises:
+        ValueError, FileNotFoundError, MissingExtra: see `load_policy` and `add_adapters`.
+    """
+    if not recipe.model.lora_rank:
+        return load_policy(recipe.model, folder=checkpoint)
+    policy = load_policy(recipe.model)
+    add_adapters(policy.model, recipe.model, recipe.seed, folder=checkpoint)
+    return policy
+
+
+def build_updater(accelerator: Accelerator, policy: Policy, recipe: Recipe) -> Updater:
+    """Optimiser and loss around a policy, and the reference where the loss needs one of its own."""
+    needs_reference = recipe.loss.kl_coefficient > 0 and not recipe.model.lora_rank
+    return Updater(
+        accelerator,
+        policy.model,
+        load_policy(recipe.model).model if needs_reference else None,
+        recipe.optimiser,
+        recipe.loss,
+        recipe.steps,
+        recipe.sampling.temperature,
+        policy.pad_id,
+        exact_sampler=recipe.sampling.engine == "transformers",
+    )
+
+
+def usable_questions(loaded: Loaded, prompting: Prompting, recipe: Recipe) -> list[Question]:
+    """Training questions that fit the prompt.
+
+    Raises:
+        ValueError: none fits, a held-out one does not, or an answer cannot be scored.
+    """
+    questions = fitting_questions(prompting, loaded.questions, "data.train")
+    check_prompts(prompting, loaded.held_out)
+    if recipe.growth_rule(step=0).needs_scores:
+        check_answers(prompting, questions)
+    return questions
 
 
 def check_prompts(prompting: Prompting, questions: Sequence[Question]) -> None:

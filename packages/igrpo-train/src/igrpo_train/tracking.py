@@ -18,7 +18,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,6 +81,16 @@ class Phases:
         taken["tokens/recomputed"] = float(self.recomputed_tokens)
         self._phases, self.recomputed_tokens = {name: Phase() for name in self._phases}, 0
         return taken
+
+
+def merge_phases(taken: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What `Phases.take` gave on each process, over all: tokens are added up, seconds are those of the slowest.
+
+    Example:
+        >>> merge_phases([{"time/step_s": 1.0, "tokens/prefill": 5.0}, {"time/step_s": 3.0, "tokens/prefill": 2.0}])
+        {'time/step_s': 3.0, 'tokens/prefill': 7.0}
+    """
+    return {name: (max if name.startswith("time/") else sum)(entry[name] for entry in taken) for name in taken[0]}
 
 
 class JsonLines:

@@ -5,16 +5,13 @@ a function of recipe, seed and step, so a run that was stopped goes on as if not
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import torch
-from accelerate import Accelerator
 
 from igrpo_theory.advantages import group_advantages
 from igrpo_theory.growth import GrowthRule
@@ -22,24 +19,26 @@ from igrpo_theory.paths import relative_weights
 from igrpo_theory.randomness import Stream, fold, question_keys
 from igrpo_train.accounting import comparison_tokens
 from igrpo_train.config import FREE_ON_RESUME, Recipe
-from igrpo_train.data import batch_indices, load_questions, load_retriever, validation_questions
+from igrpo_train.data import batch_indices
 from igrpo_train.errors import EngineError, NonFiniteError, RetrieverError
+from igrpo_train.gathering import merge_rollouts
 from igrpo_train.interrupt import Interrupt
+from igrpo_train.launch import processes_of, start
 from igrpo_train.learn import checkpoint
 from igrpo_train.learn.checkpoint import Checkpoint, TrainerState
 from igrpo_train.learn.packing import pack_paths
-from igrpo_train.learn.update import Updater
-from igrpo_train.policy import Policy, find_device, load_policy
-from igrpo_train.question import Question
+from igrpo_train.learn.shares import own_rows
+from igrpo_train.policy import Policy
 from igrpo_train.recipes import to_dict
 from igrpo_train.rewards import path_rewards, turn_penalties
-from igrpo_train.rollout import Rollout, chain_rule, collect
+from igrpo_train.rollout import Rollout, collect
 from igrpo_train.search.sampling import updating
 from igrpo_train.search.session import turn_record
 from igrpo_train.settings import flatten
-from igrpo_train.setup import build_agent, check_answers, check_prompts, fitting_questions, set_threads
+from igrpo_train.setup import Loaded, build_agent, build_updater, load_run, set_threads, usable_questions
 from igrpo_train.statistics import group_metrics, tree_metrics
-from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors
+from igrpo_train.tracking import Phases, RunFolder, check_run_folder, disk_errors, merge_phases
+from igrpo_train.validation import validate
 
 Metrics: TypeAlias = dict[str, float]
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
@@ -48,14 +47,14 @@ logger = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One training run.
+    """One training run, in one process or in many that each grow some of the trees.
 
     Everything that can be wrong with a recipe or its data is found before the first step.
 
     Args:
         recipe: what to do.
         resume: go on from the newest checkpoint in `run.folder`.
-        on_step: called after every step with its number (from 1) and metrics; shows progress.
+        on_step: called after every step with its number (from 1) and metrics, by the main process; shows progress.
 
     Raises:
         ValueError, FileNotFoundError: recipe, data or model do not fit together, or there is nothing to resume.
@@ -63,41 +62,35 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, on_step: OnStep | None = None) -> None:
         set_threads(recipe)
-        check_run_folder(recipe, resume=resume)
         self.recipe = recipe
         self.on_step = on_step
-        self.questions = load_questions(recipe.data.train, recipe.data.hops)
-        self.held_out: list[Question] = []
-        if recipe.validation.every:
-            self.held_out = validation_questions(load_questions(recipe.data.validation, recipe.data.hops), recipe)
-        retriever = load_retriever(recipe.data.corpus, recipe.retrieval, top_k=recipe.agent.top_k)
-        restored = self._restore() if resume else None
-        # Weights stay in float32, so that small steps are not rounded away; only activations are in half precision.
-        self.accelerator = Accelerator(
-            cpu=recipe.model.device == "cpu", mixed_precision="bf16" if recipe.model.dtype == "bfloat16" else "no"
+        self.accelerator = start(recipe.model, recipe.run)
+        self.processes = processes_of(self.accelerator)
+        # What fails in one process ends all of them, with one message.
+        loaded, restored = self.processes.together(lambda: self._load(resume=resume))
+        self.held_out = loaded.held_out
+        self.updater = build_updater(self.accelerator, loaded.policy, recipe)
+        self.policy = Policy(self.updater.policy, loaded.policy.tokenizer)
+        self.agent = build_agent(self.policy, loaded.retriever, recipe)
+        self.questions = self.processes.together(lambda: usable_questions(loaded, self.agent.prompting, recipe))
+        start_of_files = {"metrics": 0, "trees": 0}
+        self.state = TrainerState(
+            step=0, positions=start_of_files, best_metric=None, best_step=None, recipe=self._fingerprint()
         )
-        if self.accelerator.num_processes > 1:
-            raise ValueError(f"training must run in one process, got {self.accelerator.num_processes}: launch one")
-        _check_device(recipe.model.device, self.accelerator.device)
-        policy = load_policy(recipe.model, folder=None if restored is None else restored.folder)
-        self.updater = self._updater(policy)
-        self.policy = Policy(self.accelerator.unwrap_model(self.updater.model), policy.tokenizer)
-        self.agent = build_agent(self.policy, retriever, recipe)
-        self.questions = fitting_questions(self.agent.prompting, self.questions, "data.train")
-        check_prompts(self.agent.prompting, self.held_out)
-        if recipe.growth_rule(step=0).needs_scores:
-            check_answers(self.agent.prompting, self.questions)
-        start = {"metrics": 0, "trees": 0}
-        self.state = TrainerState(step=0, positions=start, best_metric=None, best_step=None, recipe=self._fingerprint())
-        self.folder = RunFolder(recipe, resume=resume)
         if restored is not None:
             self.state = restored.trainer
             self.updater.load_state_dict(restored.updater)
-        # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
-        self.folder.rewind(self.state.positions)
+        self._folder: RunFolder | None = None
+        self.processes.main(lambda: self._open_folder(resume=resume))
         self.phases = Phases()
         self._warned = False
         self._nonfinite = 0
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder, which only the main process writes."""
+        assert self._folder is not None, "only the main process has the folder open"
+        return self._folder
 
     def run(self) -> Path:
         """Train to the last step, or until interrupted; either way the last checkpoint is on disk.
@@ -111,7 +104,7 @@ class Trainer:
             NonFiniteError: `optimiser.nonfinite_limit` optimiser steps in a row were skipped.
         """
         message = "finishing this step, then saving a checkpoint; interrupt again to stop at once"
-        with closing(self.folder):
+        with closing(self.folder) if self.processes.is_main else nullcontext():
             if self.state.step == 0 and self.held_out:
                 self._record(0, self.validate())
             with Interrupt(message) as interrupt:
@@ -155,57 +148,50 @@ class Trainer:
         if recipe.tree.weights != "none":
             advantages *= relative_weights(rollout.tree, rollout.paths, recipe.tree.weights, rewards.keep)[:, None]
         with self.phases.measure("training") as phase:
-            rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
             key = int(fold(np.array([recipe.seed], dtype=np.uint64), Stream.ORDER, step)[0])
+            rows = pack_paths(rollout.tree, rollout.paths, advantages, rewards.keep)
+            rows = own_rows(rows, recipe.optimiser.update_rows, key, self.processes)
             with updating(self.agent.sampler, self.policy.model):
                 updated = self.updater.update(rows, key)
-            phase.tokens += int(updated["update/computed_tokens"])
+            # The count is over all processes already.
+            phase.tokens += int(updated["update/computed_tokens"]) if self.processes.is_main else 0
         metrics = (
             tree_metrics(rollout, rule) | group_metrics(rollout, rewards.rewards, rewards.keep, penalties) | updated
         )
         forced = self.agent.scorer.forced_tokens(rollout.questions) if rule.needs_scores else None
         metrics |= comparison_tokens(rollout, rewards.keep, budget=rule.budget, forced=forced)
-        metrics["time/step_s"] = self.phases.clock() - start
         self._check_engine(updated["update/logprob_difference"])
-        return metrics | self.phases.take()
+        taken = {"time/step_s": self.phases.clock() - start} | self.phases.take()
+        return metrics | merge_phases(self.processes.gather(taken))
 
     def validate(self) -> Metrics:
         """Exact match on the fixed held-out questions, by trees of width one."""
-        config = self.recipe.validation
-        rule = chain_rule(self.recipe.agent.max_turns)
-        start = time.perf_counter()
-        ids = [question.id for question in self.held_out]
-        # Slot 0 for all, as in igrpo_eval: what is drawn for a question depends on its id, not on its place.
-        keys = question_keys(config.seed, 0, np.zeros(len(ids), dtype=np.int64), ids)
-        graded: list[float] = []
-        size = self.recipe.questions_per_step * self.recipe.tree.budget
-        for first in range(0, len(self.held_out), size):
-            part = slice(first, first + size)
-            chains = collect(
-                self.agent,
-                self.held_out[part],
-                keys[part],
-                rule,
-                temperature=config.temperature,
-                phases=Phases(),
-            )
-            graded.extend(chains.grades.tolist())
-        return {
-            "validation/exact_match": float(np.mean(graded)),
-            "time/validation_s": time.perf_counter() - start,
-        }
+        with self._sampling():
+            return validate(self.agent, self.held_out, self.recipe, self.processes)
 
     def _grow(self, step: int, rule: GrowthRule) -> Rollout:
         recipe = self.recipe
         chosen = batch_indices(len(self.questions), recipe.questions_per_step, seed=recipe.seed, step=step)
         questions = [self.questions[i] for i in chosen]
         keys = question_keys(recipe.seed, step, np.arange(len(questions)), [question.id for question in questions])
-        rollout = collect(
-            self.agent, questions, keys, rule, temperature=recipe.sampling.temperature, phases=self.phases
-        )
+        own = self.processes.share(len(questions))
+
+        def grow() -> Rollout | None:
+            if not questions[own]:
+                return None
+            return collect(
+                self.agent,
+                questions[own],
+                keys[own],
+                rule,
+                temperature=recipe.sampling.temperature,
+                phases=self.phases,
+            )
+
+        with self._sampling():
+            rollout = merge_rollouts(self.processes.each(grow))
         if recipe.run.trees_every and step % recipe.run.trees_every == 0:
-            for record in rollout.tree.to_records(turn_record):
-                self.folder.trees.append({"step": step + 1, **record})
+            self.processes.main(lambda: self._record_trees(step, rollout))
         return rollout
 
     def _check_finite(self, metrics: Mapping[str, float]) -> None:
@@ -220,10 +206,19 @@ class Trainer:
                 f"{self._checkpoints} with a lower optimiser.learning_rate"
             )
 
+    def _sampling(self) -> AbstractContextManager[None]:
+        """Around rollouts, in which each process makes passes of its own."""
+        own_weights = self.recipe.sampling.engine == "vllm"
+        return nullcontext() if own_weights else self.updater.whole()
+
+    def _record_trees(self, step: int, rollout: Rollout) -> None:
+        for record in rollout.tree.to_records(turn_record):
+            self.folder.trees.append({"step": step + 1, **record})
+
     def _check_engine(self, difference: float) -> None:
         """Warn, once, when the engine samples from another policy than the one that is trained."""
         limit = self.recipe.sampling.warn_difference
-        if limit and difference > limit and not self._warned:
+        if limit and difference > limit and not self._warned and self.processes.is_main:
             self._warned = True
             logger.warning(
                 "log-probabilities of engine and trainer differ by %.3f nats a token in the mean, more than "
@@ -246,18 +241,19 @@ class Trainer:
             self.state = replace(self.state, best_metric=metrics["validation/exact_match"], best_step=done)
         due = recipe.run.checkpoint_every and done % recipe.run.checkpoint_every == 0
         # Read once, as late as possible: a validation takes long, and who interrupts it gets a checkpoint too.
-        stopping = interrupt.requested
+        stopping = self.processes.any(interrupt.requested)
         if due or improved or last or stopping:
             self._save(best=improved)
         return stopping
 
     def _record(self, done: int, metrics: Metrics) -> None:
-        self.folder.metrics.append({"step": done, **metrics})
-        if self.on_step is not None:
+        self.processes.main(lambda: self.folder.metrics.append({"step": done, **metrics}))
+        if self.on_step is not None and self.processes.is_main:
             self.on_step(done, metrics)
 
     def _save(self, *, best: bool) -> None:
-        self.state = replace(self.state, positions=self.folder.positions())
+        positions = self.processes.each(lambda: self.folder.positions() if self.processes.is_main else {})[0]
+        self.state = replace(self.state, positions=positions)
         with disk_errors(self._checkpoints):
             checkpoint.save(
                 self._checkpoints,
@@ -284,27 +280,12 @@ class Trainer:
         named = flatten(to_dict(self.recipe))
         return {name: value for name, value in named.items() if not name.startswith(FREE_ON_RESUME)}
 
-    def _updater(self, policy: Policy) -> Updater:
-        recipe = self.recipe
-        reference = load_policy(recipe.model).model if recipe.loss.kl_coefficient > 0 else None
-        return Updater(
-            self.accelerator,
-            policy.model,
-            reference,
-            recipe.optimiser,
-            recipe.loss,
-            recipe.steps,
-            recipe.sampling.temperature,
-            policy.pad_id,
-            exact_sampler=recipe.sampling.engine == "transformers",
-        )
+    def _load(self, *, resume: bool) -> tuple[Loaded, Checkpoint | None]:
+        check_run_folder(self.recipe, resume=resume)
+        restored = self._restore() if resume else None
+        return load_run(self.recipe, None if restored is None else restored.folder), restored
 
-
-def _check_device(name: str, given: torch.device) -> None:
-    """Refuse a device other than the one that accelerate trains on."""
-    wanted = given if name == "auto" else find_device(name)
-    if wanted.type != given.type or wanted.index not in (None, given.index or 0):
-        raise ValueError(
-            f"model.device must be auto, cpu or the accelerator that this process has ({given}), got {name!r}: "
-            "choose another GPU with CUDA_VISIBLE_DEVICES"
-        )
+    def _open_folder(self, *, resume: bool) -> None:
+        self._folder = RunFolder(self.recipe, resume=resume)
+        # Also without a checkpoint: a run that was stopped before its first one has written lines that come again.
+        self._folder.rewind(self.state.positions)

@@ -3,7 +3,8 @@
 In: policy, tokenizer, state of the updater, state of the trainer.
 Out: `step-000010/` with `model.safetensors`, its configuration and tokenizer (a folder that
 `AutoModelForCausalLM.from_pretrained` loads), `updater.pt`, `trainer.json`, and `manifest.json` with size and CRC-32 of
-each file. A folder is written beside its place, flushed to disk and renamed, so it is there whole or not at all.
+each file. Adapters are merged into the model, and stand alone in `adapter/` for who goes on. A folder is written beside
+its place, flushed to disk and renamed, so it is there whole or not at all.
 `best` is a link to the step that validated best.
 """
 
@@ -19,8 +20,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from igrpo_train.launch import processes_of
+from igrpo_train.learn.adapters import FOLDER as ADAPTERS
+from igrpo_train.learn.adapters import save_adapters
 from igrpo_train.learn.update import Updater
 from igrpo_train.settings import changes
+from igrpo_train.weights import adapter_weights, whole_weights
 
 _MANIFEST: Final = "manifest.json"
 _TRAINER: Final = "trainer.json"
@@ -77,25 +82,32 @@ def save(
         the checkpoint's folder.
     """
     assert keep_last >= 1, f"keep_last is {keep_last}"
-    accelerator = updater.accelerator
-    weights = accelerator.get_state_dict(updater.model)
+    accelerator, model = updater.accelerator, updater.policy
+    # Whole tensors come one by one on every process; only the one that writes keeps them.
+    main = bool(accelerator.is_main_process)
+    weights = {name: weight.cpu() for name, weight in whole_weights(model) if main}
+    adapters = {name: weight.cpu() for name, weight in adapter_weights(model) if main}
+    state_of_updater = updater.state_dict()
     target = folder / f"step-{state.step:06d}"
-    if accelerator.is_main_process:
+
+    def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         partial = folder / f".{target.name}{_PARTIAL}"
         partial.mkdir()
-        model = accelerator.unwrap_model(updater.model)
         model.save_pretrained(partial, state_dict=weights)
+        if adapters:
+            save_adapters(adapters, model, partial / ADAPTERS)
         tokenizer.save_pretrained(partial)
-        torch.save(updater.state_dict(), partial / _UPDATER)
+        torch.save(state_of_updater, partial / _UPDATER)
         (partial / _TRAINER).write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
         _seal(partial)
         _replace_folder(partial, target)
         if best:
             _link_best(folder, target.name)
         _prune(folder, keep_last)
-    accelerator.wait_for_everyone()
+
+    processes_of(accelerator).main(write)
     return target
 
 

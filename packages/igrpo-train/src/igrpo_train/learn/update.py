@@ -10,22 +10,25 @@ data-parallel processes change nothing but rounding.
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from igrpo_train.config import Loss, Optimiser, Packing
+from igrpo_train.learn.adapters import adapters_off, has_adapters
 from igrpo_train.learn.attention import tree_attention
 from igrpo_train.learn.batch import Batch, collate
 from igrpo_train.learn.loss import policy_loss, token_logprobs
 from igrpo_train.learn.outcomes import Outcome, Part, UpdateMetrics, gather_outcome, mean_metrics
 from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
 from igrpo_train.learn.probe import usable_packing
+from igrpo_train.learn.sharding import load_state, shard_frozen, whole, whole_state
+from igrpo_train.weights import whole_tensor
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ class Updater:
     Args:
         accelerator: as the process was launched; its mixed precision decides the format of activations.
         model: the policy. Weights in half precision are widened to float32: steps of 1e-6 would round to nothing.
-        reference: a copy of the starting policy, needed where `loss_config.kl_coefficient` is above 0.
+        reference: a copy of the starting policy, needed where `loss_config.kl_coefficient` is above 0 and the model
+            has no adapters, without which it is the starting policy.
         optimiser_config: AdamW, warm-up, minibatch and micro-batch sizes.
         loss_config: the loss; its `old_logprobs = "auto"` takes the sampler's where they are what the policy would
             give: an exact sampler in full precision.
@@ -81,23 +85,46 @@ class Updater:
         half = accelerator.mixed_precision != "no"
         inexact = half or not exact_sampler
         self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and inexact)
-        kept = _needed_reference(reference, loss_config)
+        self.with_kl = loss_config.kl_coefficient > 0
+        kept = None if has_adapters(model) else _needed_reference(reference, loss_config)
         models = [model] if kept is None else [model, kept]
         parameters = _widened(model)
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        self.sharded = bool(accelerator.is_fsdp2)
         for unwrapped in models:
-            unwrapped.eval().to(accelerator.device)
+            # What will be sharded need not fit the device as a whole.
+            unwrapped.eval().to("cpu" if self.sharded else accelerator.device)
         self.packing = self._packing(models)
         self.hidden_size = _hidden_size(model)
+        if optimiser_config.gradient_checkpointing:
+            checkpointed: Any = model
+            checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model, self.optimiser = accelerator.prepare(model, _adamw(parameters, optimiser_config))
-        self.reference = None if kept is None else accelerator.prepare_model(kept, evaluation_mode=True)
+        self.reference = kept
+        if kept is not None and self.sharded:
+            self.reference = shard_frozen(accelerator, kept)
+        elif kept is not None:
+            self.reference = accelerator.prepare_model(kept, evaluation_mode=True)
+
+    @property
+    def policy(self) -> Any:
+        """The model without data-parallel wrapper."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Around passes that processes make on their own, such as rollouts; every process enters together."""
+        if not self.sharded:
+            return nullcontext()
+        return whole(self.policy, reshard=bool(self.accelerator.state.fsdp_plugin.reshard_after_forward))
 
     def _packing(self, models: Sequence[nn.Module]) -> Packing:
         """The packing that all models take."""
         packing = self.optimiser_config.packing
         for model in models:
-            autocast = None if self.accelerator.mixed_precision == "no" else self.accelerator.autocast()
-            packing = usable_packing(packing, model, self.accelerator.device, autocast=autocast)
+            mixed = self.accelerator.mixed_precision != "no" and not self.sharded
+            autocast = self.accelerator.autocast() if mixed else None
+            device = "cpu" if self.sharded else self.accelerator.device
+            packing = usable_packing(packing, model, device, autocast=autocast)
         return packing
 
     def learning_rate(self, step: int) -> float:
@@ -125,8 +152,7 @@ class Updater:
         row_counts: Counter[int] = Counter()
         for slot, count in gather_object(list(count_rows(rows).items())):
             row_counts[slot] += count
-        # Dropout stays off, as it was in sampling; only gradient checkpointing asks for training mode.
-        self.model.train(getattr(self.accelerator.unwrap_model(self.model), "is_gradient_checkpointing", False))
+        _checkpoint_layers(self.policy)
         groups = minibatches(rows, self.optimiser_config.update_rows, step_key, row_counts)
         with tree_attention(self.model, self.reference) if self.packing == "tree" else nullcontext():
             if self.recomputes:
@@ -136,19 +162,19 @@ class Updater:
         self.model.eval()
         self.step += 1
         return {
-            **mean_metrics(outcomes, with_kl=self.reference is not None),
+            **mean_metrics(outcomes, with_kl=self.with_kl),
             **self._counts(rows),
             "update/learning_rate": learning_rate,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs besides the weights."""
-        return {"step": self.step, "optimiser": self.optimiser.state_dict()}
+        """What a resume needs besides the weights, for any number of processes; all call it, the main one gets it."""
+        return {"step": self.step, "optimiser": whole_state(self.optimiser, keep=self.accelerator.is_main_process)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; the model must hold the weights of that moment."""
         self.step = int(state["step"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_state(self.optimiser, state["optimiser"])
 
     def _needs_forward(self, row: TurnRow) -> bool:
         return row.advantage != 0 or self.loss_config.kl_coefficient > 0 or self.loss_config.entropy_coefficient > 0
@@ -190,7 +216,7 @@ class Updater:
                 else:
                     self._idle_backward()
         gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.optimiser_config.gradient_clip)
-        outcome = gather_outcome(self.accelerator, parts, float(gradient_norm))
+        outcome = gather_outcome(self.accelerator, parts, float(whole_tensor(gradient_norm)))
         if outcome.finite:
             self.optimiser.step()
         else:
@@ -208,10 +234,7 @@ class Updater:
     def _backward(self, rows: Sequence[TurnRow], share: _Share, *, own: bool) -> Part:
         """Forward and backward pass of one micro-batch."""
         batch = self._collate(rows)
-        reference = None
-        if self.reference is not None:
-            with torch.no_grad():
-                reference = token_logprobs(self.reference, batch, self.temperature).logprobs
+        reference = self._reference_logprobs(batch)
         new = token_logprobs(self.model, batch, self.temperature)
         sampler_RL = batch.old_logprobs
         if own:
@@ -230,6 +253,16 @@ class Updater:
         sums = output.sums._replace(difference=difference) if own else output.sums
         return Part(output.loss.detach(), sums, batch.num_tokens, batch.input_ids.numel())
 
+    def _reference_logprobs(self, batch: Batch) -> Tensor | None:
+        """Log-probabilities of the policy before training; None where no KL term needs them."""
+        if not self.with_kl:
+            return None
+        with torch.no_grad():
+            if self.reference is not None:
+                return token_logprobs(self.reference, batch, self.temperature).logprobs
+            with adapters_off(self.policy):
+                return token_logprobs(self.model, batch, self.temperature).logprobs
+
     def _idle_row(self) -> TurnRow:
         return TurnRow(
             question=0,
@@ -244,6 +277,7 @@ class Updater:
     def _idle_backward(self) -> None:
         """A pass that adds zero gradients: processes exchange gradients together, also where one has fewer rows."""
         batch = self._collate([self._idle_row()])
+        self._reference_logprobs(batch)
         self.accelerator.backward(0.0 * token_logprobs(self.model, batch, self.temperature).logprobs.sum())
 
     def _counts(self, rows: Sequence[TurnRow]) -> UpdateMetrics:
@@ -276,6 +310,16 @@ def _widened(model: nn.Module) -> list[nn.Parameter]:
 
 def _adamw(parameters: Sequence[nn.Parameter], config: Optimiser) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
+
+
+def _checkpoint_layers(model: nn.Module) -> None:
+    """Put layers that are computed again into training mode, which their checkpointing asks for.
+
+    Nothing below them is: dropout stays off, as it was in sampling.
+    """
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
 
 
 def _hidden_size(model: Any) -> int:

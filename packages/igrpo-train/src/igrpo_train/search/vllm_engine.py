@@ -5,7 +5,7 @@ The only module that imports vllm. Weights are handed over in memory; the engine
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -16,6 +16,7 @@ from igrpo_train.errors import MissingExtra
 from igrpo_train.policy import Policy
 from igrpo_train.search.deadline import deadline
 from igrpo_train.search.sampling import Tokens
+from igrpo_train.weights import whole_weights
 
 # Read by vLLM when it is imported: the engine lives in this process, speaks up only when something fails, and reports
 # to nobody.
@@ -95,7 +96,7 @@ class Engine:
 
     def load(self, model: PreTrainedModel) -> None:
         """Take over the weights of `model`, and forget what was computed with others."""
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named_weights(model))})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
         if self.on_cpu:
             self._llm.apply_model(repack_heads)
         self.forget()
@@ -120,14 +121,14 @@ class Engine:
             self._llm.wake_up(tags=["kv_cache"])
 
 
-def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Weights by their names in a checkpoint; an output layer that is tied to the embedding comes with it.
 
     Args:
-        model: the policy, whole in this process.
+        model: the policy; where it is sharded over processes, all of them hand their engines these weights together.
     """
     tied = bool(model.config.tie_word_embeddings)
-    return [(name, weight) for name, weight in model.state_dict().items() if not (tied and name == "lm_head.weight")]
+    return ((name, weight) for name, weight in whole_weights(model) if not (tied and name == "lm_head.weight"))
 
 
 def _import_vllm() -> Any:
@@ -145,7 +146,8 @@ def _start(vllm: Any, policy: Policy, arguments: Mapping[str, Any]) -> Any:
     """An engine of the policy's config and tokenizer, with weights that are yet to come."""
     # vLLM's CPU worker replaces this function by one that does nothing, for everybody.
     set_num_threads = torch.set_num_threads
-    name = type(policy.model).__name__
+    # FSDP makes a class of its own.
+    name = type(policy.model).__name__.removeprefix("FSDP")
     try:
         with tempfile.TemporaryDirectory() as folder:
             settings = policy.model.config.to_dict() | {"architectures": [name]}
