@@ -157,10 +157,11 @@ def test_records_without_scores_ask_for_another_evaluation(make_record, write_ch
     ("settings", "reason"),
     [
         ({"temperature": 0.0}, r"temperature must be above 0, got 0\.0 in .*settings\.json: greedy chains are all"),
+        ({"scores": False}, r"scores must be true, got false in .*settings\.json: evaluate again with .* --scores"),
         ({"samples": 4}, r"samples must be at least 5, got 4 in .*settings\.json: .*--samples 8 --temperature 1"),
     ],
 )
-def test_greedy_and_few_chains_are_refused(settings, reason, make_record, write_chains):
+def test_unscored_greedy_and_few_chains_are_refused(settings, reason, make_record, write_chains):
     with pytest.raises(ValueError, match=reason):
         _read(write_chains(_question(make_record, "q"), **settings))
 
