@@ -101,7 +101,7 @@ def gains_csv(studies: Sequence[Study]) -> str:
                 (
                     "guided" if study.policy.guided else "chain",
                     study.policy.model,
-                    gain.steps if study.policy.guided or study.policy.step is None else f"step {study.policy.step}",
+                    gain.steps,
                     "success" if gain.success else "failure",
                     gain.turn,
                     gain.num_paths,

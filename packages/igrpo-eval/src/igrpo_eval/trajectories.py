@@ -152,6 +152,8 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     for name in ("model.path", "temperature", "samples"):
         if name not in settings:
             raise ValueError(f"{path} must name {name}, got {sorted(settings)}: restore it or evaluate again")
+    if settings.get("scores") is False:
+        raise ValueError(f"scores must be true, got false in {path}: evaluate again with {_EVALUATE}")
     if not settings["temperature"] > 0:
         raise ValueError(
             f"temperature must be above 0, got {settings['temperature']} in {path}: greedy chains are all alike; "

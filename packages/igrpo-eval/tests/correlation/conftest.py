@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-AGENT = {"max_turns": 4, "observation_open": "<information>", "observation_close": "</information>"}
-
 
 @pytest.fixture
 def make_record():
@@ -48,13 +46,15 @@ def write_chains(tmp_path):
 @pytest.fixture
 def write_trees(tmp_path):
     """Write a folder of a training run."""
+    from igrpo_train.config import Agent, Recipe
+    from igrpo_train.recipes import to_dict
 
     def write(lines, name="run"):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "trees.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        config = {"model": {"path": "models/a"}, "sampling": {"temperature": 1.0}, "agent": AGENT}
-        (folder / "config.json").write_text(json.dumps(config))
+        agent = Agent(observation_open="<information>", observation_close="</information>")
+        (folder / "config.json").write_text(json.dumps(to_dict(Recipe(agent=agent))))
         return folder
 
     return write

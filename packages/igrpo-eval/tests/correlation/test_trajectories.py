@@ -70,20 +70,33 @@ def _grown(seed):
 
 
 def _lines(tree):
-    def payload(draw):
-        if draw == 0.0:
-            return {"id": "q", "question": "who?", "answers": ["Ghent"], "source": "nq", "hops": 2}
-        answer = "the Ghent!" if draw < 0.15 else "Oslo"
-        found = "<information>The Port of Ghent.</information>" if draw > 0.8 else ""
-        return {
-            "action": "answer" if draw < 0.3 else "search",
-            "action_text": answer,
-            "observation": found,
-            "documents": ["1"] if found else [],
-        }
+    from igrpo_train.search.session import turn_record
 
-    records = tree.to_records(payload)
+    records = tree.to_records(lambda draw: turn_record(_payload(draw)))
     return [{"step": step, **record} for step, record in enumerate(records, start=1)]
+
+
+def _payload(draw):
+    """The root's question; right and wrong answers for small draws, otherwise searches, which large ones find it by."""
+    from igrpo_train.question import Question
+    from igrpo_train.search.agent import Action, ActionKind
+    from igrpo_train.search.session import Prompt, Turn
+
+    if draw == 0.0:
+        question = Question(id="q", text="who?", answers=("Ghent",), source="nq", hops=2)
+        return Prompt(question=question, head_ids=(), tail_ids=())
+    kind = ActionKind.ANSWER if draw < 0.3 else ActionKind.SEARCH
+    found = draw > 0.8
+    return Turn(
+        response_ids=(),
+        response_logprobs=(),
+        text="",
+        action=Action(kind, "the Ghent!" if draw < 0.15 else "Oslo", True, -1, -1),
+        history_ids=(),
+        observation="<information>The Port of Ghent.</information>" if found else "",
+        documents=("1",) if found else (),
+        finish="stop",
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -157,10 +170,11 @@ def test_records_without_scores_ask_for_another_evaluation(make_record, write_ch
     ("settings", "reason"),
     [
         ({"temperature": 0.0}, r"temperature must be above 0, got 0\.0 in .*settings\.json: greedy chains are all"),
+        ({"scores": False}, r"scores must be true, got false in .*settings\.json: evaluate again with .* --scores"),
         ({"samples": 4}, r"samples must be at least 5, got 4 in .*settings\.json: .*--samples 8 --temperature 1"),
     ],
 )
-def test_greedy_and_few_chains_are_refused(settings, reason, make_record, write_chains):
+def test_unscored_greedy_and_few_chains_are_refused(settings, reason, make_record, write_chains):
     with pytest.raises(ValueError, match=reason):
         _read(write_chains(_question(make_record, "q"), **settings))
 
