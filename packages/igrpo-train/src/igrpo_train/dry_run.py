@@ -90,6 +90,8 @@ class Report:
     engine: str
     memory: tuple[MemoryPart, ...]
     """Empty where the model's shape is unknown."""
+    cpu: bool
+    """Whether the run is meant for a CPU, in one process."""
     load: Load
     head_tokens: int | None
     """Tokens of the first question's prompt without history; None when it could not be made."""
@@ -121,7 +123,8 @@ def dry_run(recipe: Recipe, *, gpu_bytes: int) -> Report:
     if prompting is not None and question is not None:
         prompt = prompting.prompt(question)
         head = len(prompt.head_ids) + len(prompt.tail_ids)
-    grid = GRID if recipe.model.device != "cpu" else GRID[:1]
+    cpu = recipe.model.device == "cpu"
+    grid = GRID[:1] if cpu else GRID
     shape = model.shape
     memory = () if shape is None else tuple(_memory_part(shape, recipe, *place, gpu_bytes) for place in grid)
     return Report(
@@ -130,6 +133,7 @@ def dry_run(recipe: Recipe, *, gpu_bytes: int) -> Report:
         data=data,
         engine=_engine(recipe),
         memory=memory,
+        cpu=cpu,
         load=step_load(recipe, head_tokens=head),
         head_tokens=head,
     )

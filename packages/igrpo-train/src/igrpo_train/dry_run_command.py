@@ -1,4 +1,4 @@
-"""dry_run_command: arguments of `igrpo-train RECIPE.toml --dry-run` -> the report as text, and as JSON where asked for."""
+"""dry_run_command: arguments of `igrpo-train RECIPE.toml --dry-run` -> the report as text, and as JSON if asked for."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,8 @@ from igrpo_train.errors import DiskError
 from igrpo_train.estimate import GB, Memory
 from igrpo_train.recipes import load_settings
 
+_WIDTH: Final = 80
+"""Characters of a setting's value that are shown; the JSON report has them all."""
 _ROOM: Final = 0.9
 """Share of a GPU's memory that a plan may fill: the allocator leaves gaps."""
 
@@ -68,7 +70,7 @@ def report_lines(report: Report, *, gpu_bytes: int, step_s: float) -> Iterator[s
         step_s: seconds of a step, for the rate that a search server must keep up with.
     """
     yield "settings that differ from the defaults"
-    yield from (f"  {name} = {value} (default {default})" for name, (default, value) in report.settings.items())
+    yield from (f"  {name} = {_short(value)} (default {_short(old)})" for name, (old, value) in report.settings.items())
     yield from ("", "model", *_model_lines(report))
     yield from ("", "data")
     yield from (f"  {part.setting} {part.spec}: {part.checked}" for part in report.data)
@@ -77,14 +79,24 @@ def report_lines(report: Report, *, gpu_bytes: int, step_s: float) -> Iterator[s
     if not report.memory:
         yield "memory: no estimate, the shape of the model is unknown here"
         return
-    yield f"memory of one GPU in GB, by formula ({gpu_bytes / GB:.0f} GB, of which {_ROOM:.0%} may be used)"
+    if report.cpu:
+        yield "memory of the process in GB, by formula, without the program's own"
+    else:
+        yield f"memory of one GPU in GB, by formula; it fits up to {_ROOM:.0%} of {gpu_bytes / GB:g} GB"
     header = "GPUs sharding weights gradients moments reference copies activations logits sampler update rollout fits"
-    rows = [header.split(" ")]
+    rows = [header.split()]
     for part in report.memory:
         for memory, name in ((part.memory, ""), (part.checkpointed, "*")):
-            rows.append([f"{part.processes}{name}", part.sharding, *_memory_cells(memory, gpu_bytes)])
+            fits = "yes" if memory.peak <= _ROOM * gpu_bytes else "no"
+            cells = [_gigabytes(size) for size in _columns(memory)]
+            rows.append([f"{part.processes}{name}", part.sharding, *cells, "" if report.cpu else fits])
     yield from _aligned(rows)
     yield "  * with gradient checkpointing"
+
+
+def _short(value: str) -> str:
+    """A value on a part of a line."""
+    return value if len(value) <= _WIDTH else f"{value[: _WIDTH - 3]}..."
 
 
 def _model_lines(report: Report) -> Iterator[str]:
@@ -111,13 +123,13 @@ def _load_lines(report: Report, step_s: float) -> Iterator[str]:
         f"({load.official_prompt_tokens:,} if every node computed its own), {load.trained_tokens:,} trained"
     )
     yield (
-        f"  {load.searches:,} searches in {load.requests} requests: {load.searches / step_s:.1f} a second over a step of "
-        f"{step_s:g} s, {10 * load.searches / step_s:.0f} if they may take a tenth of it"
+        f"  {load.searches:,} searches in {load.requests} requests: {load.searches / step_s:.1f} a second over a step "
+        f"of {step_s:g} s, {10 * load.searches / step_s:.0f} if they may take a tenth of it"
     )
 
 
-def _memory_cells(memory: Memory, gpu_bytes: int) -> list[str]:
-    parts = (
+def _columns(memory: Memory) -> tuple[int, ...]:
+    return (
         memory.weights,
         memory.gradients,
         memory.moments,
@@ -129,8 +141,11 @@ def _memory_cells(memory: Memory, gpu_bytes: int) -> list[str]:
         memory.update,
         memory.rollout,
     )
-    # Small models in three digits, large ones without.
-    return [*(f"{part / GB:.3g}" for part in parts), "yes" if memory.peak <= _ROOM * gpu_bytes else "no"]
+
+
+def _gigabytes(size: int) -> str:
+    """Three digits, and no exponent for large ones."""
+    return f"{size / GB:.0f}" if size >= 100 * GB else f"{size / GB:.3g}"
 
 
 def _aligned(rows: list[list[str]]) -> Iterator[str]:

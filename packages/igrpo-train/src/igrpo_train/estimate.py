@@ -1,11 +1,11 @@
 """estimate: the shape of a model and how it is trained -> bytes on one GPU.
 
-Formulas only, all stated in docstrings; nothing here runs a model, and nothing has been measured on a GPU. Tests hold the
-parts beside small real models on a CPU: parameters, optimiser and key-value cache exactly, activations by the tensors that
-autograd saves. Not counted: the allocator's gaps, kernels' workspaces, CUDA's own context.
+Formulas only, all stated in docstrings; nothing here runs a model, and nothing has been measured on a GPU. Tests hold
+the parts beside small real models on a CPU: parameters, optimiser and key-value cache exactly, activations by the
+tensors that autograd saves. Not counted: the allocator's gaps, kernels' workspaces, CUDA's own context.
 
-Letters: P parameters, n shards, h hidden size, a = heads x head size, k = key-value heads x head size, i width of the MLP,
-V vocabulary, T tokens of a forward pass, S sampled ones among them.
+Letters: P parameters, n shards, h hidden size, a = heads x head size, k = key-value heads x head size, i width of the
+MLP, V vocabulary, T tokens of a forward pass, S sampled ones among them.
 Source: ours; [adamw] for the moments, PyTorch's autocast, DistributedDataParallel and FSDP2 for the copies.
 
 Example:
@@ -139,8 +139,8 @@ def shape_from_config(config: Mapping[str, Any]) -> Shape:
 def cache_bytes_per_token(shape: Shape, itemsize: int) -> int:
     """Keys and values of one token: 2 x layers x k x itemsize.
 
-    The transformers engine keeps 4 bytes a number also with bfloat16 activations, as autocast leaves float32 weights and
-    float32 rotations; vllm keeps model.dtype.
+    The transformers engine keeps 4 bytes a number also with bfloat16 activations, since autocast leaves rotations in
+    float32; vllm keeps model.dtype.
     """
     return 2 * shape.layers * shape.keys * itemsize
 
@@ -153,9 +153,9 @@ def moment_bytes(shape: Shape) -> int:
 def layer_activation_bytes(shape: Shape, tokens: int, *, half: bool) -> int:
     """What autograd saves of one layer for its backward pass.
 
-    Two norms keep input and normalised input (4 h) and two scales. Then in float32: the three inputs of the linear layers
-    (2 h, and the attention's output with a), queries (a), keys and values (2 k), log-sums (heads), and gate, its SiLU, up
-    and their product (4 i); 4 bytes each. With bfloat16 activations the norms stay in float32, the rest takes 2 bytes, and
+    Two norms keep input and normalised input (4 h) and two scales. Then in float32: what the linear layers read (2 h,
+    and the attention's output with a), queries (a), keys and values (2 k), log-sums (heads), and gate, its SiLU, up and
+    their product (4 i); 4 bytes each. With bfloat16 activations the norms stay in float32, the rest takes 2 bytes, and
     each of the five linear layers that read a norm keeps a copy of its own (5 h).
 
     Source: PyTorch's saved tensors with fused attention, counted in the tests.
@@ -168,9 +168,9 @@ def layer_activation_bytes(shape: Shape, tokens: int, *, half: bool) -> int:
 
 
 def activation_bytes(shape: Shape, tokens: int, *, half: bool, checkpointing: bool) -> int:
-    """What autograd saves below the output layer: all layers, or with checkpointing their inputs (4 h a token) and one layer.
+    """What autograd saves below the output layer: all layers, or with checkpointing their inputs and one layer.
 
-    The last norm (8 h + 4), rotations (8 head sizes) and ids (8) come with either, a token.
+    An input is 4 h a token. The last norm (8 h + 4), rotations (8 head sizes) and ids (8) come with either.
     """
     outside = tokens * (8 * shape.hidden + 4 + 8 * shape.head_size + 8)
     layer = layer_activation_bytes(shape, tokens, half=half)
@@ -241,7 +241,7 @@ class Memory:
     sampler: int
     """Of the engine, as planned."""
     rollout_copies: int
-    """As `copies`, during a rollout by the policy itself: the whole model in the form of activations; nothing for vllm."""
+    """As `copies`, in a rollout by the policy itself: the whole model in the form of activations; nothing for vllm."""
 
     @property
     def state(self) -> int:

@@ -34,8 +34,8 @@ class TreeBound(NamedTuple):
 def tree_bound(budget: int, cap: int, mode: BudgetMode, turns: int) -> TreeBound:
     """Largest numbers of nodes, paths and rows of a tree, each over all ways in which it can grow.
 
-    A stage with a active nodes draws min(stage budget, cap a) children; they have at least ceil(children / cap) parents,
-    and every other active node becomes a leaf.
+    A stage with a active nodes draws min(stage budget, cap a) children; they have at least ceil(children / cap)
+    parents, and every other active node becomes a leaf.
 
     Args:
         budget: children of the root, at least 1.
