@@ -124,8 +124,20 @@ def test_a_row_without_its_paragraphs_has_no_gold_passages(metadata: object, tmp
             r"row 2: golden_answers must hold at least one answer, got None: answers, answer",
         ),
         ({"id": "8", "question": "x", "golden_answers": []}, r"row 2: golden_answers must hold at least one answer"),
-        ({"id": "8", "question": "x", "answers": [" "]}, r"golden_answers must hold an answer that is not empty, got"),
-        ({"id": "8", "question": "x", "answers": [4]}, r"row 2: golden_answers must be texts, got \[4\]"),
+        ({"id": "8", "question": "x", "answers": [" "]}, r"row 2: answers must hold an answer that is not empty, got"),
+        ({"id": "8", "question": "x", "answers": [4]}, r"row 2: answers must be a text or a list of texts, got \[4\]"),
+        (
+            GOOD | {"id": "8", "golden_answers": [["a"]]},
+            r"row 2: golden_answers must be a text or a list of texts, got",
+        ),
+        (
+            GOOD | {"id": "8", "golden_answers": '["a", "b"]'},
+            r"row 2: golden_answers must be a list of texts, got a text",
+        ),
+        (
+            {"id": "8", "question": "x", "reward_model": {"ground_truth": {"target": [None]}}},
+            r"row 2: reward_model.ground_truth.target must be a text or a list of texts, got \[None\]",
+        ),
         ({"id": "8", "question": "x", "reward_model": {"ground_truth": {}}}, r"golden_answers must hold at least one"),
         (GOOD | {"id": "8", "hops": "two"}, r"row 2: hops must be a whole number, got 'two'"),
         (GOOD | {"id": "8", "hops": True}, r"row 2: hops must be a whole number, got True"),

@@ -44,6 +44,31 @@ def test_a_system_given_as_flag_brings_its_own_settings(tmp_path: Path) -> None:
     assert (recipe.system, recipe.tree.budget_mode, recipe.tree.cap) == ("igrpo_low", "low", 2)
 
 
+def test_a_base_is_read_before_the_recipe_that_names_it(tmp_path: Path, capsys) -> None:
+    (tmp_path / "small").mkdir()
+    write(tmp_path / "root.toml", "system = 'grpo'\nseed = 1\nsteps = 3\n[tree]\nbudget = 7\n")
+    write(tmp_path / "small" / "middle.toml", "base = '../root.toml'\nseed = 2\n[tree]\ngamma = -1\n")
+    top = write(tmp_path / "small" / "top.toml", "base = 'middle.toml'\nsystem = 'igrpo'\n[tree]\ngamma = 2\n")
+    recipe = load_recipe([top])
+    assert (recipe.system, recipe.seed, recipe.steps, recipe.tree) == ("igrpo", 2, 3, Tree(budget=7, gamma=2.0))
+    other = write(tmp_path / "other.toml", "seed = 5\n")
+    assert [load_recipe(args).seed for args in ([top, other], [other, top])] == [5, 2]
+    shown = refusal([str(tmp_path / "small" / "middle.toml")], capsys)
+    assert "tree.gamma was set in" in shown
+    assert "middle.toml" in shown
+
+
+def test_a_base_that_is_missing_or_leads_back_is_refused(tmp_path: Path) -> None:
+    first = write(tmp_path / "first.toml", "base = 'second.toml'\n")
+    with pytest.raises(FileNotFoundError, match=r"recipe must be a file, got '.*second.toml'"):
+        load_recipe([first])
+    write(tmp_path / "second.toml", "base = 'first.toml'\n")
+    with pytest.raises(ValueError, match=r"base must name another recipe, from the folder of .*first.toml, got 'seco"):
+        load_recipe([first])
+    with pytest.raises(ValueError, match=r"base must name another recipe, from the folder of .*a.toml, got 3: take"):
+        load_recipe([write(tmp_path / "a.toml", "base = 3\n")])
+
+
 def test_values_of_every_kind_pass_from_file_and_flag(tmp_path: Path) -> None:
     file = write(
         tmp_path / "a.toml",

@@ -1,12 +1,14 @@
 """test_systems: the table of systems is well formed and means what the paper says."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from igrpo_train.config import Recipe, Tree
-from igrpo_train.recipes import load_recipe
+from igrpo_train.recipes import load_recipe, to_dict
+from igrpo_train.settings import flatten
 from igrpo_train.systems import SYSTEMS, System
 
 
@@ -48,3 +50,12 @@ def test_gamma_zero_differs_from_igrpo_by_gamma_alone() -> None:
     plain, uniform = load_recipe([]).tree, load_recipe(["--system", "igrpo_gamma0"]).tree
     changed = [field.name for field in fields(Tree) if getattr(plain, field.name) != getattr(uniform, field.name)]
     assert changed == ["gamma"]
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).resolve().parents[3] / "recipes").rglob("*.toml")), ids=str)
+def test_a_system_given_as_flag_is_not_undone_by_a_recipe(path: Path) -> None:
+    for system, settings in SYSTEMS.items():
+        recipe = load_recipe([str(path), "--system", system])
+        found = flatten(to_dict(recipe))
+        assert {key: found[key] for key in settings} == settings
+        assert recipe.growth_rule(0).needs_scores == (system != "grpo")

@@ -15,6 +15,7 @@ from igrpo_train.errors import run_command
 
 HELP = """\
 igrpo-train RECIPE.toml [MORE.toml ...] [--key value ...] [--resume]   train; later settings win
+igrpo-train RECIPE.toml --dry-run [--json FILE] [--key value ...]      check and estimate, start nothing
 igrpo-train warmstart RECIPE.toml --out FOLDER [--warm.key value ...]  supervised start from gold passages
 igrpo-train fetch smollm2 [FOLDER]                                     a small real model, converted once
 igrpo-train fetch data|corpus|index FOLDER                             the paper's data, from the Hugging Face hub
@@ -40,6 +41,8 @@ def main(args: Sequence[str] | None = None) -> None:
         "serve": _serve,
     }
     command = commands.get(given[0])
+    if "--dry-run" in given and command is None:
+        command, given = _dry_run, ["", *(arg for arg in given if arg not in ("--dry-run", "--resume"))]
     run_command(lambda: _train(given) if command is None else command(given[1:]))
 
 
@@ -67,6 +70,12 @@ def _train(args: list[str]) -> None:
             raise
         progress.note(f"last checkpoint: {folder}")
     finish(trainer.accelerator)
+
+
+def _dry_run(args: list[str]) -> None:
+    from igrpo_train.dry_run_command import command
+
+    command(args)
 
 
 def headline(metrics: Mapping[str, float]) -> dict[str, float]:

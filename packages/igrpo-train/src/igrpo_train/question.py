@@ -9,6 +9,7 @@ Example:
     ('Belgium',)
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from igrpo_train.rows import numbered_rows
 
 _ANSWER_FIELDS = ("golden_answers", "answers", "answer")
+_GROUND_TRUTH = "reward_model.ground_truth.target"
 _HOPS = re.compile(r"(\d+)hop")
 
 
@@ -74,6 +76,16 @@ def read_passages(spec: str) -> list[Passage]:
 
         return miniature_corpus(spec)
     return _read(spec, passage_from_row)
+
+
+def first_question(spec: str) -> Question:
+    """The first question of a file, read alone; raises as `read_questions` does."""
+    return read_questions(spec)[0] if spec.startswith("miniature:") else _first(spec, question_from_row)
+
+
+def first_passage(spec: str) -> Passage:
+    """The first passage of a corpus, read alone; raises as `read_questions` does."""
+    return read_passages(spec)[0] if spec.startswith("miniature:") else _first(spec, passage_from_row)
 
 
 def select_hops(questions: Sequence[Question], hops: Sequence[int], spec: str) -> list[Question]:
@@ -135,11 +147,7 @@ def passage_from_row(row: Mapping[str, Any]) -> Passage:
 def _read(spec: str, convert: Callable[[Mapping[str, Any]], _Item]) -> list[_Item]:
     items: list[_Item] = []
     seen: dict[str, int] = {}
-    for number, row in numbered_rows(spec):
-        try:
-            item = convert(row)
-        except ValueError as error:
-            raise ValueError(f"{spec}, row {number}: {error}") from error
+    for number, item in _converted(spec, convert):
         if item.id in seen:
             raise ValueError(
                 f"{spec}, row {number}: id must be unique, got {item.id!r} of row {seen[item.id]} again: "
@@ -148,8 +156,28 @@ def _read(spec: str, convert: Callable[[Mapping[str, Any]], _Item]) -> list[_Ite
         seen[item.id] = number
         items.append(item)
     if not items:
-        raise ValueError(f"{spec} must hold at least one row, got an empty file: check how it was written")
+        raise _empty(spec)
     return items
+
+
+def _first(spec: str, convert: Callable[[Mapping[str, Any]], _Item]) -> _Item:
+    for _, item in _converted(spec, convert):
+        return item
+    raise _empty(spec)
+
+
+def _converted(spec: str, convert: Callable[[Mapping[str, Any]], _Item]) -> Iterator[tuple[int, _Item]]:
+    """Numbered items, one by one."""
+    for number, row in numbered_rows(spec):
+        try:
+            item = convert(row)
+        except ValueError as error:
+            raise ValueError(f"{spec}, row {number}: {error}") from error
+        yield number, item
+
+
+def _empty(spec: str) -> ValueError:
+    return ValueError(f"{spec} must hold at least one row, got an empty file: check how it was written")
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -163,25 +191,40 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _answers(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Accepted answers, without empty ones and repetitions."""
-    value = next((row[name] for name in _ANSWER_FIELDS if row.get(name)), None) or _ground_truth(row)
-    accepted = [value] if isinstance(value, str) else value
-    if not accepted:
+    column, value = next(((name, row[name]) for name in _ANSWER_FIELDS if row.get(name)), (_GROUND_TRUTH, None))
+    if value is None:
+        value = _ground_truth(row)
+    if not value:
         raise ValueError(
-            f"golden_answers must hold at least one answer, got {accepted!r}: {', '.join(_ANSWER_FIELDS[1:])} and "
-            "reward_model.ground_truth.target are read too"
+            f"golden_answers must hold at least one answer, got {row.get('golden_answers')!r}: "
+            f"{', '.join(_ANSWER_FIELDS[1:])} and {_GROUND_TRUTH} are read too"
         )
+    accepted = [value] if isinstance(value, str) else value
     if not isinstance(accepted, Sequence) or not all(isinstance(answer, str) for answer in accepted):
-        raise ValueError(f"golden_answers must be texts, got {accepted!r}")
+        raise ValueError(f"{column} must be a text or a list of texts, got {value!r}")
+    if isinstance(value, str) and _holds_list(value):
+        raise ValueError(f"{column} must be a list of texts, got a text that holds one: {value!r}, unpack it")
     stripped = tuple(dict.fromkeys(answer.strip() for answer in accepted if answer.strip()))
     if not stripped:
-        raise ValueError(f"golden_answers must hold an answer that is not empty, got {accepted!r}")
+        raise ValueError(f"{column} must hold an answer that is not empty, got {value!r}")
     return stripped
+
+
+def _holds_list(text: str) -> bool:
+    """Whether a text is a list of texts in JSON: taken for an answer, nothing would ever match it."""
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        inner = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(inner, list) and all(isinstance(answer, str) for answer in inner)
 
 
 def _ground_truth(row: Mapping[str, Any]) -> Any:
     """Search-R1's place of the answers."""
     value: Any = row
-    for name in ("reward_model", "ground_truth", "target"):
+    for name in _GROUND_TRUTH.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 

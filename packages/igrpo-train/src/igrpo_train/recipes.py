@@ -3,6 +3,7 @@
 In: `RECIPE.toml [MORE.toml ...] [--key value ...]`, the arguments of `igrpo-train`.
 Out: a checked `Recipe`; unknown keys and wrong values end the program with tyro's panel and the file that set them.
 A recipe is a written-down command line: its keys become flags, so files and flags meet one parser and the later wins.
+Its key `base` names another recipe, from its own folder, that is read before it.
 
 Example:
     >>> load_recipe(["--tree.budget", "8", "--data.hops", "2", "3"]).tree.budget
@@ -36,11 +37,11 @@ def load_recipe(args: Sequence[str]) -> Recipe:
     """Read recipe files and flags, weakest first: defaults, the system's settings, files from left to right, flags.
 
     Args:
-        args: recipe files, then flags.
+        args: recipe files, each behind its base, then flags.
 
     Raises:
         FileNotFoundError: a recipe file does not exist.
-        ValueError: a recipe file is not TOML.
+        ValueError: a recipe file is not TOML, or its base leads back to it.
         SystemExit: an unknown key or a wrong value (code 2, explained on standard error), or `--help` (code 0).
 
     Example:
@@ -71,9 +72,9 @@ def load_settings(
     settings: dict[str, object] = {}
     origin: dict[str, str] = {}
     for file in files:
-        values = flatten(_read_toml(Path(file)))
-        settings |= values
-        origin |= dict.fromkeys(values, file)
+        for path, values in _with_base(Path(file)):
+            settings |= values
+            origin |= dict.fromkeys(values, str(path))
     given = _given_keys(user_flags)
     system = given.get("system") or settings.get("system")
     preset = SYSTEMS.get(system, {})  # type: ignore[call-overload]  # an unknown name is left to the parser's message
@@ -122,6 +123,19 @@ def _read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe must be TOML in UTF-8, got {str(path)!r}: {error}") from error
+
+
+def _with_base(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, object]]]:
+    """A file's flat settings behind those of the file that its `base` names, which `above` it must not name again."""
+    values = flatten(_read_toml(path))
+    if "base" not in values:
+        return [(path, values)]
+    base = values.pop("base")
+    if not isinstance(base, str) or path.resolve() in above:
+        raise ValueError(
+            f"base must name another recipe, from the folder of {path}, got {base!r}: take it out or mend it"
+        )
+    return [*_with_base(path.parent / base, (*above, path.resolve())), (path, values)]
 
 
 def _flags(settings: Mapping[str, object]) -> Iterator[str]:

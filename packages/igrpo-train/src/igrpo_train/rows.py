@@ -10,12 +10,14 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from igrpo_train.errors import MissingExtra
 
 _HUB = "hf://"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_PARQUET_ROWS: Final = 1024
+"""Rows that are Python objects at once."""
 _HUB_FILE = re.compile(r"hf://datasets/(?P<repo>[^/]+/[^/]+)/(?P<file>.+)")
 
 
@@ -43,6 +45,21 @@ def local_path(spec: str) -> Path:
     return path
 
 
+def cached_file(spec: str) -> str | None:
+    """The specification of what is on this machine: itself, or the hub cache's file; None where there is none yet.
+
+    Raises:
+        ValueError: a hub file is not written hf://datasets/OWNER/REPO/FILE.
+    """
+    if not spec.startswith(_HUB):
+        return spec
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, file = _hub_names(spec)
+    found = try_to_load_from_cache(repo, file, repo_type="dataset")
+    return found if isinstance(found, str) else None
+
+
 def hub_file(spec: str, folder: Path | None = None) -> Path:
     """Fetch a file of the hub unless it is there; its size is checked by the hub's client.
 
@@ -54,23 +71,27 @@ def hub_file(spec: str, folder: Path | None = None) -> Path:
         ValueError: the specification has another form.
         FileNotFoundError: it is not there and cannot be fetched.
     """
-    found = _HUB_FILE.fullmatch(spec)
-    if found is None:
-        raise ValueError(f"hub file must be written hf://datasets/OWNER/REPO/FILE, got {spec!r}")
+    repo, file = _hub_names(spec)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(
-            hf_hub_download(repo_id=found["repo"], filename=found["file"], repo_type="dataset", local_dir=folder)
-        )
+        return Path(hf_hub_download(repo_id=repo, filename=file, repo_type="dataset", local_dir=folder))
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        command = f"hf download {found['repo']} {found['file']} --repo-type dataset"
+        command = f"hf download {repo} {file} --repo-type dataset"
         raise FileNotFoundError(
             f"hub file must be in the cache or reachable, got {spec!r} ({reason}): fetch it where there is a "
             f"network with '{command}', or name a local copy"
         ) from error
+
+
+def _hub_names(spec: str) -> tuple[str, str]:
+    """Repository and file of a hub file."""
+    found = _HUB_FILE.fullmatch(spec)
+    if found is None:
+        raise ValueError(f"hub file must be written hf://datasets/OWNER/REPO/FILE, got {spec!r}")
+    return found["repo"], found["file"]
 
 
 def _json_rows(path: Path, spec: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -116,9 +137,34 @@ def _parquet_rows(path: Path, spec: str) -> Iterator[tuple[int, dict[str, Any]]]
         raise MissingExtra("pyarrow", "to read .parquet files", "pip install 'igrpo-train[parquet]'") from error
     number = 0
     try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-            for row in batch.to_pylist():
+        # Small batches: rows with ten paragraphs of metadata are large as Python objects.
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=_PARQUET_ROWS):
+            for row in _parquet_batch(batch, number, spec):
                 number += 1
                 yield number, row
     except pyarrow.ArrowException as error:
         raise ValueError(f"{spec} must be a parquet file, got an error after row {number}: {error}") from error
+    # Damaged pages: pyarrow has no exception of its own for them.
+    except OSError as error:
+        raise ValueError(
+            f"{spec} must be a whole parquet file, got an error after row {number} ({error}): copy it again"
+        ) from error
+
+
+def _parquet_batch(batch: Any, before: int, spec: str) -> list[dict[str, Any]]:
+    """The rows of a batch behind `before` others."""
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+    except UnicodeDecodeError:
+        pass
+    for offset in range(len(batch)):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column[offset].as_py()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{spec}, row {before + offset + 1}: {name} must be UTF-8 text, got other bytes ({error}): convert "
+                    "the file"
+                ) from error
+    raise AssertionError("a batch that cannot be read has a row that cannot")
