@@ -70,9 +70,10 @@ class MergingWorld(PolicyTreeWorld):
 
     def score(self, tree: RolloutTree[int], nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Val of the first node in each state and question; far below every val for the others."""
-        same = tree.question[nodes].astype(np.int64) * len(self.policy.parent) + states_of(tree)[nodes]
-        first = np.zeros(len(nodes), dtype=bool)
-        first[np.unique(same, return_index=True)[1]] = True
+        # Over the whole depth, since growth may ask for its nodes in blocks.
+        depth = np.flatnonzero(tree.depth == tree.depth[nodes[0]])
+        same = tree.question[depth].astype(np.int64) * len(self.policy.parent) + states_of(tree)[depth]
+        first = np.isin(nodes, depth[np.unique(same, return_index=True)[1]])
         return np.where(first, super().score(tree, nodes), -1e6)
 
 

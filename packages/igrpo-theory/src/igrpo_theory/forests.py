@@ -27,6 +27,8 @@ def join(forests: Sequence[RolloutTree[Payload]]) -> RolloutTree[Payload]:
     Raises:
         ValueError: there is none.
 
+    Source: ours.
+
     Example:
         >>> one, two = RolloutTree.plant(["who?"]), RolloutTree.plant(["where?"])
         >>> _ = two.append(np.array([0]), ["there"], np.array([True]), turn_limit=2)
