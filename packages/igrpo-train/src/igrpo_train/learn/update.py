@@ -97,7 +97,7 @@ class Updater:
         self.packing = self._packing(models)
         self.hidden_size = _hidden_size(model)
         if optimiser_config.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            _recompute_layers(model)
         self.model, self.optimiser = accelerator.prepare(model, _adamw(parameters, optimiser_config))
         self.reference = kept
         if kept is not None and self.sharded:
@@ -151,7 +151,7 @@ class Updater:
         row_counts: Counter[int] = Counter()
         for slot, count in gather_object(list(count_rows(rows).items())):
             row_counts[slot] += count
-        _checkpoint_layers(self.policy)
+        _train_layers(self.policy)
         groups = minibatches(rows, self.optimiser_config.update_rows, step_key, row_counts)
         with tree_attention(self.model, self.reference) if self.packing == "tree" else nullcontext():
             if self.recomputes:
@@ -255,11 +255,11 @@ class Updater:
         """Log-probabilities of the policy before training; None where no KL term needs them."""
         if not self.with_kl:
             return None
-        model, off = self.reference, nullcontext()
-        if model is None:
-            model, off = self.model, adapters_off(self.policy)
-        with torch.no_grad(), off:
-            return token_logprobs(model, batch, self.temperature).logprobs
+        with torch.no_grad():
+            if self.reference is not None:
+                return token_logprobs(self.reference, batch, self.temperature).logprobs
+            with adapters_off(self.policy):
+                return token_logprobs(self.model, batch, self.temperature).logprobs
 
     def _idle_row(self) -> TurnRow:
         return TurnRow(
@@ -310,7 +310,12 @@ def _adamw(parameters: Sequence[nn.Parameter], config: Optimiser) -> torch.optim
     return torch.optim.AdamW(parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
 
 
-def _checkpoint_layers(model: nn.Module) -> None:
+def _recompute_layers(model: Any) -> None:
+    """Let the layers of a model of transformers be computed again in backward passes."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _train_layers(model: nn.Module) -> None:
     """Put layers that are computed again into training mode, which their checkpointing asks for.
 
     Nothing below them is: dropout stays off, as it was in sampling.
