@@ -20,6 +20,17 @@ def test_an_error_for_people_is_a_panel_with_code_2(kind, capsys):
     assert "Traceback" not in shown
 
 
+def test_an_error_of_another_process_is_shown_there_and_ends_this_one_quietly(capsys):
+    from igrpo_train.errors import RetrieverError, run_command
+
+    error = RetrieverError("the server is down")
+    error.peer = 0
+    with pytest.raises(SystemExit) as stopped:
+        run_command(lambda: _raise(error))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == ""
+
+
 def test_a_bug_keeps_its_traceback():
     from igrpo_train.errors import run_command
 

@@ -152,7 +152,9 @@ def small_run(folder: Path, *flags: str) -> list[str]:
         "validation.questions": 5,
         "run.checkpoint_every": 2,
         "run.threads": 1,
-        "optimiser.update_rows": 30,
+        # Two optimiser steps of several passes each, in some of which a process has nothing to do.
+        "optimiser.update_rows": 45,
+        "optimiser.tokens_per_micro_batch": 200,
         "loss.kl_coefficient": 0.01,
         "run.folder": folder,
     }
@@ -209,9 +211,9 @@ def check_same_run(one: Path, two: Path) -> None:
         assert ours == theirs
     for ours, theirs in zip(metrics_of(one), metrics_of(two), strict=True):
         assert list(ours) == list(theirs)
-        # Two processes share fewer prefixes within a pass.
+        # Passes are cut elsewhere: they share other prefixes.
         for name in ("update/computed_tokens", "update/padded_tokens", "tokens/training"):
-            assert theirs.pop(name, 0) >= ours.pop(name, 0)
+            assert (theirs.pop(name, 0) > 0) == (ours.pop(name, 0) > 0)
         assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-5, nan_ok=True)
 
 

@@ -42,12 +42,8 @@ def start(model: Model, run: Run) -> Accelerator:
     )
     if plugin is not None and accelerator.distributed_type == DistributedType.MULTI_CPU:
         _shard_on_cpus(plugin)
-    check_processes(run.processes, accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        raise ValueError(
-            "accelerate's configuration must ask for data parallelism or FSDP2, got DeepSpeed: see recipes/accelerate"
-        )
-    _check_device(model.device, accelerator.device)
+    # Together: what all refuse is said by one.
+    processes_of(accelerator).together(lambda: _check(model, run, accelerator))
     return accelerator
 
 
@@ -103,6 +99,16 @@ def check_processes(wanted: int, size: int, launched: int) -> None:
             f"'torchrun --nproc-per-node {wanted} -m igrpo_train ...' on CPUs, where accelerate launch starts a single "
             "process whatever it is told; run.processes = 0 takes any number"
         )
+
+
+def _check(model: Model, run: Run, accelerator: Accelerator) -> None:
+    """Refuse a launch that is not what was asked for."""
+    check_processes(run.processes, accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        raise ValueError(
+            "accelerate's configuration must ask for data parallelism or FSDP2, got DeepSpeed: see recipes/accelerate"
+        )
+    _check_device(model.device, accelerator.device)
 
 
 def _sharding_plugin(run: Run, *, half: bool) -> FullyShardedDataParallelPlugin | None:

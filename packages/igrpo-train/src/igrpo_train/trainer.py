@@ -118,7 +118,8 @@ class Trainer:
                     if self._finish_step(step + 1, metrics, interrupt):
                         raise KeyboardInterrupt
                     self._check_finite(metrics)
-        newest = checkpoint.latest(self._checkpoints)
+        # As the process that wrote it sees it: other machines may not.
+        newest = self.processes.each(lambda: checkpoint.latest(self._checkpoints))[0]
         assert newest is not None
         return newest
 

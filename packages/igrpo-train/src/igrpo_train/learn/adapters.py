@@ -89,7 +89,7 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def save_adapters(weights: Mapping[str, Tensor], model: nn.Module, folder: Path) -> None:
+def save_adapters(weights: Mapping[str, Tensor], model: Any, folder: Path) -> None:
     """Write adapters as peft does.
 
     Args:
@@ -98,9 +98,7 @@ def save_adapters(weights: Mapping[str, Tensor], model: nn.Module, folder: Path)
         folder: made here.
     """
     folder.mkdir()
-    adapted: Any = model
-    settings = adapted.peft_config[_NAME]
-    settings.save_pretrained(folder)
+    model.peft_config[_NAME].save_pretrained(folder)
     named = {_PREFIX + name.replace(f".{_NAME}.", "."): tensor.contiguous() for name, tensor in weights.items()}
     save_file(named, folder / _FILE, metadata={"format": "pt"})
 

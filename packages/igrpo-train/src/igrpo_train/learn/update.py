@@ -24,6 +24,7 @@ from igrpo_train.learn.adapters import adapters_off, has_adapters
 from igrpo_train.learn.attention import tree_attention
 from igrpo_train.learn.batch import Batch, collate
 from igrpo_train.learn.loss import policy_loss, token_logprobs
+from igrpo_train.learn.models import adamw, hidden_size, needed_reference, recompute_layers, train_layers, widened
 from igrpo_train.learn.outcomes import Outcome, Part, UpdateMetrics, gather_outcome, mean_metrics
 from igrpo_train.learn.packing import TurnRow, count_rows, micro_batches, minibatches
 from igrpo_train.learn.probe import usable_packing
@@ -86,20 +87,19 @@ class Updater:
         inexact = half or not exact_sampler
         self.recomputes = loss_config.old_logprobs == "policy" or (loss_config.old_logprobs == "auto" and inexact)
         self.with_kl = loss_config.kl_coefficient > 0
-        kept = None if has_adapters(model) else _needed_reference(reference, loss_config)
+        kept = None if has_adapters(model) else needed_reference(reference, loss_config)
         models = [model] if kept is None else [model, kept]
-        parameters = _widened(model)
+        parameters = widened(model)
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
         self.sharded = bool(accelerator.is_fsdp2)
         for unwrapped in models:
             # What will be sharded need not fit the device as a whole.
             unwrapped.eval().to("cpu" if self.sharded else accelerator.device)
         self.packing = self._packing(models)
-        self.hidden_size = _hidden_size(model)
+        self.hidden_size = hidden_size(model)
         if optimiser_config.gradient_checkpointing:
-            checkpointed: Any = model
-            checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        self.model, self.optimiser = accelerator.prepare(model, _adamw(parameters, optimiser_config))
+            recompute_layers(model)
+        self.model, self.optimiser = accelerator.prepare(model, adamw(parameters, optimiser_config))
         self.reference = kept
         if kept is not None and self.sharded:
             self.reference = shard_frozen(accelerator, kept)
@@ -152,7 +152,7 @@ class Updater:
         row_counts: Counter[int] = Counter()
         for slot, count in gather_object(list(count_rows(rows).items())):
             row_counts[slot] += count
-        _checkpoint_layers(self.policy)
+        train_layers(self.policy)
         groups = minibatches(rows, self.optimiser_config.update_rows, step_key, row_counts)
         with tree_attention(self.model, self.reference) if self.packing == "tree" else nullcontext():
             if self.recomputes:
@@ -208,9 +208,9 @@ class Updater:
         share = self._share(rows, len(batches))
         parts = []
         for index in range(share.num_micro):
-            # Gradients are exchanged once, in the last backward pass.
-            last = index == share.num_micro - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
+            # Gradients are exchanged once, in the last backward pass; shards would be whole up to there.
+            now = self.sharded or index == share.num_micro - 1
+            with nullcontext() if now else self.accelerator.no_sync(self.model):
                 if index < len(batches):
                     parts.append(self._backward(batches[index], share, own=own))
                 else:
@@ -286,45 +286,6 @@ class Updater:
         counts = torch.tensor([_num_sampled(rows), len(rows), skipped], device=self.accelerator.device)
         tokens, all_rows, all_skipped = map(float, self.accelerator.reduce(counts, "sum").tolist())
         return {"update/tokens": tokens, "update/rows": all_rows, "update/rows_skipped": all_skipped}
-
-
-def _needed_reference(reference: nn.Module | None, config: Loss) -> nn.Module | None:
-    """The reference without gradients where there is a KL term, else None."""
-    if config.kl_coefficient <= 0:
-        return None
-    if reference is None:
-        raise ValueError(
-            f"loss.kl_coefficient must be 0 without a reference model, got {config.kl_coefficient}: "
-            "load the starting policy a second time, or set loss.kl_coefficient = 0"
-        )
-    return reference.requires_grad_(False)
-
-
-def _widened(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that are trained, after those in half precision have become float32 in place."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters):
-        parameters = [parameter for parameter in model.float().parameters() if parameter.requires_grad]
-    return parameters
-
-
-def _adamw(parameters: Sequence[nn.Parameter], config: Optimiser) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay)
-
-
-def _checkpoint_layers(model: nn.Module) -> None:
-    """Put layers that are computed again into training mode, which their checkpointing asks for.
-
-    Nothing below them is: dropout stays off, as it was in sampling.
-    """
-    for module in model.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
-
-
-def _hidden_size(model: Any) -> int:
-    """Width of a causal language model of transformers."""
-    return int(model.get_input_embeddings().embedding_dim)
 
 
 def _num_sampled(rows: Sequence[TurnRow]) -> int:
