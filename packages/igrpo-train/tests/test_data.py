@@ -1,5 +1,10 @@
 """Which questions a step trains on: a function of recipe, seed and step."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +28,18 @@ def test_the_order_changes_with_seed_and_pass():
     assert first != second
     assert first != batch_indices(50, 50, seed=1, step=0).tolist()
     assert first == batch_indices(50, 50, seed=0, step=0).tolist()
+
+
+def test_a_step_s_questions_need_no_steps_before_it_and_no_one_process():
+    from igrpo_train.data import batch_indices
+
+    code = "from igrpo_train.data import batch_indices; print(batch_indices(1000, 24, seed=3, step=90).tolist())"
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(other.stdout) == batch_indices(1000, 24, seed=3, step=90).tolist()
+    # Shares of a batch are windows of the same order.
+    halves = [batch_indices(1000, 12, seed=3, step=step).tolist() for step in (180, 181)]
+    assert halves[0] + halves[1] == json.loads(other.stdout)
 
 
 def test_validation_uses_the_same_questions_every_time():

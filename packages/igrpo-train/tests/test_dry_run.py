@@ -28,7 +28,7 @@ ROW = {
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty hub cache, and no way out."""
+    """An empty hub cache, no way out, and no runs."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a dry run must not reach for the network")
@@ -36,6 +36,8 @@ def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(socket.socket, "connect", refuse)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
 
 @pytest.fixture
@@ -178,8 +180,23 @@ def test_a_model_that_does_not_fit_is_refused(policy_folder: str, capsys) -> Non
     assert "model.path must be a causal language model" in refusal(flags, capsys)
 
 
-def test_a_dry_run_writes_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    main([MINIATURE, "--dry-run", "--resume"])
-    assert list(tmp_path.iterdir()) == []
+def test_a_dry_run_writes_no_run_folder_and_refuses_one_that_holds_a_run(tmp_path: Path, capsys) -> None:
+    main([MINIATURE, "--dry-run"])
+    assert list(Path().iterdir()) == []
     assert "132,032 parameters" in capsys.readouterr().out
+    assert "run.folder must hold a run to resume" in refusal([MINIATURE, "--resume"], capsys)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    message = refusal([MINIATURE, f"--run.folder={folder}"], capsys)
+    assert "which holds a run: name another one, go on with --resume" in message
+
+
+def test_a_dense_index_is_named_with_what_built_it(tmp_path: Path) -> None:
+    from igrpo_train.search.dense import MANIFEST
+
+    encoding = {"encoder": "E", "pooling": "mean", "query_prefix": "", "passage_prefix": "", "max_tokens": 9}
+    manifest = {"passages": 3, "corpus": "x", "encoding": encoding, "probe": [1.0], "type": "flat"}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    report = dry_run(Recipe(retrieval=Retrieval(kind="dense", index=str(tmp_path))), gpu_bytes=GB)
+    assert [part.checked for part in report.data[2:]] == ["flat index of 3 passages by E", UNCACHED]

@@ -40,10 +40,11 @@ def main(args: Sequence[str] | None = None) -> None:
         "index": _index,
         "serve": _serve,
     }
-    command = commands.get(given[0])
-    if "--dry-run" in given and command is None:
-        command, given = _dry_run, ["", *(arg for arg in given if arg not in ("--dry-run", "--resume"))]
-    run_command(lambda: _train(given) if command is None else command(given[1:]))
+    command, rest = commands.get(given[0]), given[1:]
+    if command is None:
+        command = _dry_run if "--dry-run" in given else _train
+        rest = [arg for arg in given if arg != "--dry-run"]
+    run_command(lambda: command(rest))
 
 
 def _train(args: list[str]) -> None:

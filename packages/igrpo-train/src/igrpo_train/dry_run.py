@@ -26,6 +26,7 @@ from igrpo_train.question import Question, first_passage, first_question
 from igrpo_train.recipes import to_dict
 from igrpo_train.rows import cached_file
 from igrpo_train.settings import changes
+from igrpo_train.tracking import check_run_folder
 from igrpo_train.workload import Load, step_load
 
 GRID: Final[tuple[tuple[int, Sharding], ...]] = (
@@ -106,17 +107,20 @@ class Report:
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
-def dry_run(recipe: Recipe, *, gpu_bytes: int) -> Report:
+def dry_run(recipe: Recipe, *, gpu_bytes: int, resume: bool = False) -> Report:
     """Resolve and check all of a recipe that can be checked here.
 
     Args:
         recipe: the run.
         gpu_bytes: memory of one GPU, of which vllm takes its share.
+        resume: whether `run.folder` must hold a run, and not be new.
 
     Raises:
         ValueError, FileNotFoundError: recipe, data and model do not fit together.
+        DiskError: `run.folder` cannot be written.
         MissingExtra: a file needs a package that is not installed.
     """
+    check_run_folder(recipe, resume=resume)
     data, question = _data_parts(recipe)
     model, prompting = _model_part(recipe)
     head = None
@@ -156,8 +160,7 @@ def _data_parts(recipe: Recipe) -> tuple[tuple[DataPart, ...], Question | None]:
         found = cached_file(spec)
         first[setting] = None if found is None else first_question(found)
         parts.append(DataPart(setting=setting, spec=spec, checked=_described(first[setting])))
-    parts.append(_retrieval_part(recipe))
-    return tuple(parts), first["data.train"]
+    return (*parts, *_retrieval_parts(recipe)), first["data.train"]
 
 
 def _described(question: Question | None) -> str:
@@ -168,21 +171,22 @@ def _described(question: Question | None) -> str:
     return f"first row{source}: id {question.id}, {len(question.answers)} answers{gold}"
 
 
-def _retrieval_part(recipe: Recipe) -> DataPart:
+def _retrieval_parts(recipe: Recipe) -> list[DataPart]:
     kind, corpus = recipe.retrieval.kind, recipe.data.corpus
     if kind == "http":
         checked = "unchecked (asked when the run starts)"
-        return DataPart(setting="retrieval.url", spec=recipe.retrieval.url, checked=checked)
-    found = cached_file(corpus)
+        return [DataPart(setting="retrieval.url", spec=recipe.retrieval.url, checked=checked)]
+    parts = []
     if kind == "dense":
-        # Late: faiss and the encoder's libraries.
+        # Late: the encoder's libraries.
         from igrpo_train.search.dense import read_manifest
 
         manifest = read_manifest(Path(recipe.retrieval.index))
         checked = f"{manifest.type} index of {manifest.passages} passages by {manifest.encoding.encoder}"
-        return DataPart(setting="retrieval.index", spec=recipe.retrieval.index, checked=checked)
+        parts.append(DataPart(setting="retrieval.index", spec=recipe.retrieval.index, checked=checked))
+    found = cached_file(corpus)
     checked = UNCACHED if found is None else f"first row: id {first_passage(found).id}"
-    return DataPart(setting="data.corpus", spec=corpus, checked=checked)
+    return [*parts, DataPart(setting="data.corpus", spec=corpus, checked=checked)]
 
 
 def _model_part(recipe: Recipe) -> tuple[ModelPart, Any]:

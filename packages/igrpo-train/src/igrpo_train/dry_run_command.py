@@ -41,16 +41,17 @@ def command(args: Sequence[str]) -> None:
     """Print the report of a dry run.
 
     Args:
-        args: recipe files, then flags.
+        args: recipe files, then flags; with `--resume` as for a run that goes on.
 
     Raises:
         ValueError, FileNotFoundError, MissingExtra, SystemExit: as the run itself would.
         DiskError: the JSON file cannot be written.
     """
     usage = "igrpo-train RECIPE.toml [MORE.toml ...] --dry-run [--json FILE] [--key value ...]"
-    own = load_settings(DryRun, args, program="igrpo-train", usage=usage)
+    given = [arg for arg in args if arg != "--resume"]
+    own = load_settings(DryRun, given, program="igrpo-train", usage=usage)
     gpu_bytes = int(own.gpu_gb * GB)
-    report = dry_run(own.recipe, gpu_bytes=gpu_bytes)
+    report = dry_run(own.recipe, gpu_bytes=gpu_bytes, resume="--resume" in args)
     if own.json is not None:
         try:
             own.json.write_text(report.to_json(), encoding="utf-8")
