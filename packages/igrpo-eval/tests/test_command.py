@@ -91,7 +91,8 @@ def test_the_command_must_be_known(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["runn"])
     assert stopped.value.code == 2
-    assert "command must be one of run, report, got 'runn': did you mean run?" in capsys.readouterr().err
+    shown = " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert "command must be one of run, report, correlate, got 'runn': did you mean run?" in shown
     main(["--help"])
     assert "igrpo-eval run" in capsys.readouterr().out
 
