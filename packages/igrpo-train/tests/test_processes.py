@@ -206,7 +206,7 @@ def check_same_run(one: Path, two: Path) -> None:
     assert (two / "trees.jsonl").is_file()
     for ours, theirs in zip(read(one / "trees.jsonl"), read(two / "trees.jsonl"), strict=True):
         for left, right in zip(ours["nodes"], theirs["nodes"], strict=True):
-            for name in ("score", "value"):
+            for name in ("score", "value", "weight_mu", "weight_pi"):
                 assert left.pop(name) == pytest.approx(right.pop(name), abs=1e-4)
         assert ours == theirs
     for ours, theirs in zip(metrics_of(one), metrics_of(two), strict=True):

@@ -211,8 +211,6 @@ def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
     """
     folder = Path(recipe.run.folder).expanduser()
     config = folder / "config.json"
-    if resume and (folder / _LOCK).exists():
-        _lock(folder).release()
     if resume:
         _check_same(config, json.loads(json.dumps(to_dict(recipe))))
     elif config.exists():
