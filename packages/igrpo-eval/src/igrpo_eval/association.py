@@ -144,8 +144,14 @@ def estimate(
         Estimate(value=1.0, low=1.0, high=1.0)
     """
     total, drawn = sums.sum(axis=0, keepdims=True), resampled_totals(sums, seed=seed, resamples=resamples)
-    single = int((sums != 0).any(axis=1).sum()) < 2
-    return tuple(_estimate(float(statistic(total)[0]), statistic(drawn), single) for statistic in statistics)
+    alone = int((sums != 0).any(axis=1).sum()) < 2
+
+    def of(statistic: Statistic) -> Estimate:
+        # Where one question alone defines a statistic, resamples of questions say nothing of it.
+        single = alone or int((~np.isnan(statistic(sums))).sum()) == 1
+        return _estimate(float(statistic(total)[0]), statistic(drawn), single)
+
+    return tuple(map(of, statistics))
 
 
 def ratio_estimates(

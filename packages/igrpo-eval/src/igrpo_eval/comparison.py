@@ -24,7 +24,6 @@ FREE: Final = (
     "model.weights",
     "step",
     "seed",
-    "samples",
     "scores",
     "scoring.",
     "data.",

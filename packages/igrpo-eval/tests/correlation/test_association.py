@@ -181,3 +181,14 @@ def test_shares_by_column_are_ratios_of_totals():
 
     above, below = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [4.0, 0.0]])
     assert ratio_estimates(above, below, seed=0, resamples=9) == [Estimate(0.5, 0.5, 0.5), Estimate(None, None, None)]
+
+
+def test_one_question_with_both_outcomes_gives_no_interval():
+    from igrpo_eval.association import auc, estimate, question_sums
+
+    question = np.repeat(np.arange(100), 5)
+    success = np.arange(500) < 2
+    value = np.random.default_rng(0).normal(size=500)
+    found = estimate(question_sums(value, success, question, question), (auc,), seed=0, resamples=50)[0]
+    assert found.value is not None
+    assert found.low is found.high is None
