@@ -172,7 +172,11 @@ def prepare(arguments: argparse.Namespace) -> Setup:
         ),
         sampling=Sampling(),
         loss=Loss(old_logprobs="policy", kl_coefficient=0.0 if arguments.no_reference else 0.001),
-        optimiser=Optimiser(update_rows=10**9, tokens_per_micro_batch=arguments.tokens_per_micro_batch),
+        optimiser=Optimiser(
+            update_rows=10**9,
+            tokens_per_micro_batch=arguments.tokens_per_micro_batch,
+            gradient_checkpointing=arguments.gradient_checkpointing,
+        ),
     )
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="bf16" if device == "cuda" else "no")
     config = Qwen2Config(**SIZES[arguments.size])
@@ -180,8 +184,6 @@ def prepare(arguments: argparse.Namespace) -> Setup:
     with torch.device(accelerator.device):
         model = Qwen2ForCausalLM(config).eval()
         reference = None if arguments.no_reference else Qwen2ForCausalLM(config).bfloat16().eval()
-    if arguments.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
     updater = Updater(accelerator, model, reference, recipe.optimiser, recipe.loss, 10, 1.0, 0)
     policy = Policy(accelerator.unwrap_model(updater.model), tokenizer)
     prompting = Prompting(tokenizer, recipe.agent, recipe.scoring, policy.context_limit)
@@ -264,7 +266,7 @@ def measure(arguments: argparse.Namespace, save: Callable[[dict[str, Any]], None
         "parameters": sum(parameter.numel() for parameter in setup.updater.model.parameters()),
         "accepted_packing": accepted,
         "setup_s": time.perf_counter() - start,
-        "model_and_optimiser_peak_gib": _peak(setup.device),
+        "setup_peak_gib": _peak(setup.device),
         "rollout": [],
         "training": {packing: [] for packing in packings},
     }

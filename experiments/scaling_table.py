@@ -50,16 +50,15 @@ def sharding(gpus: int) -> Sharding:
     return "fsdp2" if gpus > 1 else "none"
 
 
-def memory(shape: Shape, gpus: int, *, checkpointing: bool, whole_gradients: bool = True) -> Memory:
+def memory(shape: Shape, gpus: int, *, checkpointing: bool) -> Memory:
     """Of the paper's run on so many GPUs."""
     plan = plan_of(shape, paper_recipe(), gpus, sharding(gpus), checkpointing=checkpointing, gpu_bytes=MACHINE.memory)
-    return estimate_memory(shape, replace(plan, whole_gradients=whole_gradients))
+    return estimate_memory(shape, plan)
 
 
-def fits(shape: Shape, gpus: int, size_gb: int, *, checkpointing: bool, whole_gradients: bool = True) -> bool:
+def fits(shape: Shape, gpus: int, size_gb: int, *, checkpointing: bool) -> bool:
     """Whether the larger of update and rollout leaves a tenth of a GPU free."""
-    planned = memory(shape, gpus, checkpointing=checkpointing, whole_gradients=whole_gradients)
-    return planned.peak <= ROOM * size_gb * GB
+    return memory(shape, gpus, checkpointing=checkpointing).peak <= ROOM * size_gb * GB
 
 
 def memory_table() -> Iterator[Row]:
@@ -94,13 +93,13 @@ def memory_table() -> Iterator[Row]:
 
 def fewest_table() -> Iterator[Row]:
     """GPUs that a model takes."""
-    ways = {"": (False, True), " *": (True, True), " **": (True, False)}
+    ways = {"": False, " *": True}
     yield ("model", *(f"{size} GB{mark}" for size in MEMORIES for mark in ways))
     for name, shape in MODELS.items():
         cells: list[object] = [name]
         for size in MEMORIES:
-            for light, whole in ways.values():
-                enough = (n for n in GPUS if fits(shape, n, size, checkpointing=light, whole_gradients=whole))
+            for light in ways.values():
+                enough = (n for n in GPUS if fits(shape, n, size, checkpointing=light))
                 cells.append(next(enough, "more than 64"))
         yield cells
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from igrpo_train.errors import NonFiniteError
+from igrpo_train.errors import NonFiniteError, RetrieverError
+from igrpo_train.learn import checkpoint
 
 
 def _trainer(arguments, **options):
@@ -35,11 +36,30 @@ def test_a_run_whose_loss_is_not_finite_ends_after_the_stated_number_of_steps(sm
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum(line["update/nonfinite"] for line in metrics) >= 2
     assert sum(line["update/steps"] for line in metrics) == 0
-    from igrpo_train.learn import checkpoint
-
     saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
     assert saved is not None
     assert saved.name.endswith(str(len(metrics)))
+
+
+@pytest.mark.slow
+def test_a_search_engine_that_dies_in_a_validation_costs_no_update(small_run, tmp_path):
+    trainer = _trainer(small_run("--run.checkpoint_every=0", "--validation.every=1"))
+    validate, calls = trainer.validate, []
+
+    def lost():
+        calls.append(None)
+        if len(calls) == 3:
+            raise RetrieverError("the server is gone")
+        return validate()
+
+    trainer.validate = lost
+    with pytest.raises(RetrieverError):
+        trainer.run()
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert saved is not None
+    assert saved.name == "step-000002"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ def _records(folder):
 def _as_processes(monkeypatch, count, missing=()):
     """Let a command play all processes of a launch in turn; those in `missing` die before they answer anything."""
     from igrpo_eval import run
-    from igrpo_eval.processes import Processes
+    from igrpo_train.processes import Processes
 
     choose, evaluations, waits = run.chosen_questions, [], []
 
@@ -25,25 +25,29 @@ def _as_processes(monkeypatch, count, missing=()):
         evaluations.append(evaluation)
         return choose(evaluation)
 
-    def others():
+    def others(value):
         """What happens elsewhere while the main process waits at the end of its share."""
         waits.append(None)
         if len(waits) != 2:
-            return
+            return [value]
         for index in set(range(1, count)) - set(missing):
-            monkeypatch.setattr(run, "join_processes", lambda device, own=index: Processes(index=own, count=count))
+            monkeypatch.setattr(run, "join_processes", lambda device, own=index: Processes(own, count))
             run.run(evaluations[-1])
         if missing:
             raise KeyboardInterrupt
+        return [value]
 
+    # It would end this process, which plays all of them.
+    monkeypatch.setattr(Processes, "finish", lambda self: None)
     monkeypatch.setattr(run, "chosen_questions", remember)
-    monkeypatch.setattr(run, "join_processes", lambda device: Processes(index=0, count=count, wait=others))
+    monkeypatch.setattr(run, "join_processes", lambda device: Processes(0, count, exchange=others))
 
 
 def test_shares_are_apart_and_together_everything():
-    from igrpo_eval.processes import Processes
+    from igrpo_eval.processes import share
+    from igrpo_train.processes import Processes
 
-    shares = [Processes(index=index, count=3).share(range(8)) for index in range(3)]
+    shares = [share(Processes(rank, 3), range(8)) for rank in range(3)]
     assert sorted(number for share in shares for number in share) == list(range(8))
 
 
@@ -52,9 +56,8 @@ def test_one_process_needs_no_launcher(monkeypatch):
 
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     group = join_processes("cpu")
-    assert (group.index, group.count, group.is_main) == (0, 1, True)
-    group.wait()
-    group.leave()
+    assert (group.rank, group.size, group.is_main) == (0, 1, True)
+    group.finish()
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -63,7 +66,7 @@ def test_several_processes_leave_the_records_and_figures_of_one(command, monkeyp
     _as_processes(monkeypatch, count)
     many = command("--samples=2", out="many")
     assert _records(many) == _records(one)
-    assert sorted(path.name for path in many.iterdir()) == ["records.jsonl", "settings.json", "summary.json"]
+    assert sorted(path.name for path in many.iterdir()) == [".lock", "records.jsonl", "settings.json", "summary.json"]
     groups = [json.loads((folder / "summary.json").read_text())["groups"] for folder in (one, many)]
     assert groups[0] == groups[1]
     assert json.loads((many / "summary.json").read_text())["measured"]["processes"] == count
@@ -77,7 +80,12 @@ def test_what_some_processes_did_is_kept_by_another_number_of_them(command, monk
             command()
     assert stopped.value.code == 130
     folder = tmp_path / "out"
-    assert {path.name for path in folder.iterdir()} == {"records.part-0.jsonl", "records.part-2.jsonl", "settings.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        ".lock",
+        "records.part-0.jsonl",
+        "records.part-2.jsonl",
+        "settings.json",
+    }
     # A process that is killed leaves half a line.
     with (folder / "records.part-2.jsonl").open("a") as file:
         file.write('{"id": "torn')
@@ -86,6 +94,18 @@ def test_what_some_processes_did_is_kept_by_another_number_of_them(command, monk
     with monkeypatch.context() as patch:
         _as_processes(patch, 2)
         assert _records(command("--resume")) == whole
+
+
+def test_two_evaluations_cannot_write_one_folder(command, tmp_path, capsys):
+    from igrpo_train.tracking import lock_folder
+
+    command(limit=1)
+    lock = lock_folder(tmp_path / "out", "out")
+    with pytest.raises(SystemExit):
+        command("--resume", limit=2)
+    lock.release()
+    assert "out must be written by one run at a time" in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert len(_records(command("--resume", limit=2))) == 2
 
 
 @pytest.mark.slow

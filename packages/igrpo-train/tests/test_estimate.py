@@ -206,11 +206,9 @@ def test_shards_and_exchanges_are_counted() -> None:
     assert (alone.weights, alone.gradients, alone.reference) == (4 * parameters, 4 * parameters, 2 * parameters)
     assert copies.gradients == 8 * parameters
     assert (shards.weights, shards.reference) == (parameters // 2, parameters // 4)
-    assert shards.gradients == parameters // 2 + 2 * parameters
+    assert shards.gradients == parameters // 2
     assert alone.moments == moment_bytes(shape) == 8 * parameters + 4 * 339
     assert alone.rollout_copies == copies.rollout_copies == shards.rollout_copies == 2 * parameters
-    at_once = Plan(processes=8, sharding="fsdp2", whole_gradients=False, **PLAN)
-    assert estimate_memory(shape, at_once).gradients == parameters // 2
     assert alone.peak == alone.update > alone.rollout > alone.state
 
 

@@ -5,6 +5,8 @@ Source: [squad] for normalisation; the rest is ours.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import or_
 
 from igrpo_train.config import Agent
 from igrpo_train.rewards import normalise_answer
@@ -21,14 +23,25 @@ def answer_seen(turns: Sequence[Turn], golds: Sequence[str], agent: Agent) -> tu
         golds: accepted answers; one that normalises to nothing ("The") is never seen.
         agent: knows the tags.
     """
-    sought = _words(golds)
-    seen: list[bool] = []
-    for turn in turns:
-        text = turn.observation.removeprefix(agent.observation_open).removesuffix(agent.observation_close)
-        words = f" {normalise_answer(text)} "
-        found = bool(turn.documents) and any(f" {answer} " in words for answer in sought)
-        seen.append(found or (bool(seen) and seen[-1]))
-    return tuple(seen)
+    tags = (agent.observation_open, agent.observation_close)
+    shown = (bool(turn.documents) and shows_answer(turn.observation, golds, tags) for turn in turns)
+    return tuple(accumulate(shown, or_))
+
+
+def shows_answer(observation: str, golds: Sequence[str], tags: tuple[str, str]) -> bool:
+    """Whether an accepted answer stands in the documents of an observation, its words whole and side by side.
+
+    Args:
+        observation: with the tags around it.
+        golds: accepted answers.
+        tags: what opens and closes an observation.
+
+    Example:
+        >>> shows_answer("<i>The mayor of Ghent</i>", ["Ghent"], ("<i>", "</i>"))
+        True
+    """
+    words = f" {normalise_answer(observation.removeprefix(tags[0]).removesuffix(tags[1]))} "
+    return any(f" {answer} " in words for answer in _words(golds))
 
 
 def can_be_seen(golds: Sequence[str]) -> bool:

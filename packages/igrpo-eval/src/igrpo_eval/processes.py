@@ -1,19 +1,20 @@
-"""processes: a launcher's environment -> which share of the questions is this process's own.
+"""processes: a launch by torchrun or accelerate -> the processes that share one evaluation.
 
 `torchrun` and `accelerate launch` number their processes; everything else is one process. A question's records depend
 on the question alone, so it does not matter which process answers it.
 Source: ours.
 
 Example:
-    >>> Processes(index=1, count=3).share("abcdefg")
+    >>> share(Processes(rank=1, size=3), "abcdefg")
     ['b', 'e']
 """
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
+
+from igrpo_train.processes import Processes
 
 _LONGEST_WAIT: Final = timedelta(days=7)
 """Processes finish when their questions are done, which may be hours apart."""
@@ -21,30 +22,9 @@ _LONGEST_WAIT: Final = timedelta(days=7)
 _Item = TypeVar("_Item")
 
 
-def _alone() -> None:
-    """One process waits for nobody."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Processes:
-    """This process among those of its launch."""
-
-    index: int = 0
-    """From 0."""
-    count: int = 1
-    wait: Callable[[], None] = _alone
-    """Returns when every process has called it."""
-    leave: Callable[[], None] = _alone
-    """Ends the connection to the others; nothing may be asked of them later."""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process makes the folder, merges the parts and shows what there is to see."""
-        return self.index == 0
-
-    def share(self, items: Sequence[_Item]) -> list[_Item]:
-        """Every `count`-th item from the `index`-th on."""
-        return list(items[self.index :: self.count])
+def share(group: Processes, items: Sequence[_Item]) -> list[_Item]:
+    """Every `size`-th item from the `rank`-th on: neighbours in a file are alike, so that shares take as long."""
+    return list(items[group.rank :: group.size])
 
 
 def join_processes(device: str) -> Processes:
@@ -52,17 +32,20 @@ def join_processes(device: str) -> Processes:
 
     Args:
         device: `model.device`; `cpu`, or a machine without accelerators, talks over the CPU.
+
+    Raises:
+        ValueError: the processes that were launched do not find each other.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched <= 1:
         return Processes()
-    # Late: one process needs neither.
+    # Late: one process needs none of them.
     import torch
     from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    from igrpo_train.launch import check_processes
 
     state = PartialState(cpu=device == "cpu" or not torch.accelerator.is_available(), timeout=_LONGEST_WAIT)
-    return Processes(
-        index=state.process_index,
-        count=state.num_processes,
-        wait=state.wait_for_everyone,
-        leave=state.destroy_process_group,
-    )
+    check_processes(0, state.num_processes, launched)
+    return Processes(state.process_index, state.num_processes, exchange=lambda value: gather_object([value]))

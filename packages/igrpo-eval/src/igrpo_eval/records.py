@@ -140,7 +140,7 @@ def open_folder(folder: Path, settings: Mapping[str, object], *, samples: int, r
             )
         _check_same(folder / SETTINGS, json.loads(json.dumps(settings)))
         kept = settle_records(folder, samples)
-    _make_folder(folder)
+    make_folder(folder)
     write_text(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return kept
 
@@ -207,7 +207,12 @@ def check_questions(records: Sequence[Record], questions: Sequence[Question], fo
             )
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make the folder of an evaluation unless it is there.
+
+    Raises:
+        DiskError: it cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

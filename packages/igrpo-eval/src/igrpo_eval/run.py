@@ -6,7 +6,7 @@ Source: ours.
 import json
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from igrpo_eval.benchmarks import load_benchmark
 from igrpo_eval.finished import SUMMARY
 from igrpo_eval.identity import corpus_hash, record_settings
 from igrpo_eval.metrics import summarise
-from igrpo_eval.processes import Processes, join_processes
+from igrpo_eval.processes import join_processes, share
 from igrpo_eval.records import (
     RECORDS,
     Record,
     check_questions,
+    make_folder,
     open_folder,
     part_path,
     read_records,
@@ -31,9 +32,10 @@ from igrpo_eval.selection import limit_questions
 from igrpo_eval.settings import Evaluation
 from igrpo_train.data import load_questions
 from igrpo_train.interrupt import Interrupt
+from igrpo_train.processes import Processes
 from igrpo_train.progress import Progress
 from igrpo_train.question import Question, select_hops
-from igrpo_train.tracking import JsonLines, Phases, write_text
+from igrpo_train.tracking import JsonLines, Phases, lock_folder, write_text
 
 
 def run(evaluation: Evaluation) -> None:
@@ -45,11 +47,18 @@ def run(evaluation: Evaluation) -> None:
         ValueError, FileNotFoundError, DiskError: see `open_folder`, `chosen_questions` and `load_agent`.
         KeyboardInterrupt: the user stopped it; finished batches are recorded.
     """
-    folder, samples = evaluation.folder, evaluation.samples
     questions = chosen_questions(evaluation)
     group = join_processes(evaluation.recipe.model.device)
-    settings = _open(evaluation, questions) if group.is_main else {}
-    group.wait()
+    settings: dict[str, object] = {}
+    with ExitStack() as held:
+        group.main(lambda: settings.update(_open(evaluation, questions, held)))
+        _answer(evaluation, questions, settings, group)
+    group.finish()
+
+
+def _answer(evaluation: Evaluation, questions: list[Question], settings: dict[str, object], group: Processes) -> None:
+    """Let each process answer its share of what is not recorded; the main one sums up."""
+    folder = evaluation.folder
     path = folder / RECORDS
     done = {record.id for record in read_records(path)} if path.exists() else set()
     remaining = [question for question in questions if question.id not in done]
@@ -57,21 +66,14 @@ def run(evaluation: Evaluation) -> None:
         # It marks a finished evaluation.
         (folder / SUMMARY).unlink(missing_ok=True)
     phases, start = Phases(), time.perf_counter()
-    if mine := group.share(remaining):
+    if mine := share(group, remaining):
         _evaluate(evaluation, mine, len(questions), group, phases)
     group.wait()
-    group.leave()
-    if not group.is_main:
-        return
-    records = settle_records(folder, samples, [question.id for question in questions])
-    chosen = {question.id for question in questions}
-    summaries = summarise([record for record in records if record.id in chosen], pass_k=evaluation.pass_k)
-    measured = phases.take()
-    if remaining:
-        measured |= {"processes": group.count, "questions_per_s": len(remaining) / (time.perf_counter() - start)}
-    report = report_json(summaries, settings, measured)
-    write_text(folder / SUMMARY, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    show_table(summary_table(summaries), behaviour_table(summaries))
+    if group.is_main:
+        measured = phases.take()
+        if remaining:
+            measured |= {"processes": group.size, "questions_per_s": len(remaining) / (time.perf_counter() - start)}
+        _summarise(evaluation, questions, settings, measured)
 
 
 def chosen_questions(evaluation: Evaluation) -> list[Question]:
@@ -91,12 +93,27 @@ def chosen_questions(evaluation: Evaluation) -> list[Question]:
     return questions
 
 
-def _open(evaluation: Evaluation, questions: Sequence[Question]) -> dict[str, object]:
-    """Make or reopen the folder; returns the settings that are written there."""
+def _open(evaluation: Evaluation, questions: Sequence[Question], held: ExitStack) -> dict[str, object]:
+    """Make or reopen the folder, which `held` keeps others from; returns the settings that are written there."""
+    make_folder(evaluation.folder)
+    held.callback(lock_folder(evaluation.folder, "out").release)
     settings = record_settings(evaluation) | {"corpus.hash": corpus_hash(evaluation.recipe)}
     records = open_folder(evaluation.folder, settings, samples=evaluation.samples, resume=evaluation.resume)
     check_questions(records, questions, evaluation.folder)
     return settings
+
+
+def _summarise(
+    evaluation: Evaluation, questions: Sequence[Question], settings: dict[str, object], measured: dict[str, float]
+) -> None:
+    """Merge the parts, write the summary of the chosen questions and show it."""
+    order = [question.id for question in questions]
+    records = settle_records(evaluation.folder, evaluation.samples, order)
+    chosen = set(order)
+    summaries = summarise([record for record in records if record.id in chosen], pass_k=evaluation.pass_k)
+    report = report_json(summaries, settings, measured)
+    write_text(evaluation.folder / SUMMARY, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    show_table(summary_table(summaries), behaviour_table(summaries))
 
 
 def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, group: Processes, phases: Phases) -> None:
@@ -107,13 +124,13 @@ def _evaluate(evaluation: Evaluation, questions: list[Question], total: int, gro
 
     agent = load_agent(evaluation.recipe)
     message = "finishing this batch; --resume goes on after it, interrupt again to stop at once"
-    unit = "question" if group.count == 1 else f"process {group.index + 1} of {group.count}, question"
+    unit = "question" if group.size == 1 else f"process {group.rank + 1} of {group.size}, question"
     hidden = None if group.is_main else Console(quiet=True)
-    before = total - len(questions) if group.count == 1 else 0
+    before = total - len(questions) if group.size == 1 else 0
     right = 0.0
     recorded, start = 0, time.perf_counter()
     with (
-        closing(JsonLines(part_path(evaluation.folder, group.index, group.count))) as file,
+        closing(JsonLines(part_path(evaluation.folder, group.rank, group.size))) as file,
         Progress(before + len(questions), done=before, unit=unit, console=hidden) as progress,
         Interrupt(message) as interrupt,
     ):

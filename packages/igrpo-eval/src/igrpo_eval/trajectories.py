@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from igrpo_eval.evidence import shows_answer
 from igrpo_theory.tree import NodeStatus
-from igrpo_train.rewards import exact_match, normalise_answer
+from igrpo_train.rewards import exact_match
 
 LEAST_SAMPLES: Final = 5
 """Chains of a question; fewer hardly hold a success beside a failure."""
@@ -311,7 +312,8 @@ def _leaf_paths(place: str, row: Mapping[str, Any], policy: int, tags: tuple[str
     root, golds = nodes[0], nodes[0]["payload"]["answers"]
     question = (root["payload"]["source"], root["payload"]["id"])
     _check_scores(place, [node["score"] for node in nodes])
-    shown = [index > 0 and _shows_answer(node["payload"], golds, tags) for index, node in enumerate(nodes)]
+    turns = [node["payload"] for node in nodes[1:]]
+    shown = [False, *(bool(t["documents"]) and shows_answer(t["observation"], golds, tags) for t in turns)]
     for index, leaf in enumerate(nodes):
         if leaf["status"] == NodeStatus.ACTIVE.name:
             continue
@@ -331,14 +333,6 @@ def _leaf_paths(place: str, row: Mapping[str, Any], policy: int, tags: tuple[str
             seen=np.logical_or.accumulate([shown[node] for node in way]).tolist(),
             root=root["score"],
         )
-
-
-def _shows_answer(turn: Mapping[str, Any], golds: Sequence[str], tags: tuple[str, str]) -> bool:
-    """Whether an accepted answer stands in the documents of a turn, its words whole and side by side."""
-    if not turn["documents"]:
-        return False
-    words = f" {normalise_answer(turn['observation'].removeprefix(tags[0]).removesuffix(tags[1]))} "
-    return any(f" {gold} " in words for gold in map(normalise_answer, golds) if gold)
 
 
 def _lay_out(paths: Sequence[_Path], policies: Sequence[Policy]) -> Trajectories:

@@ -52,14 +52,14 @@ def _train(args: list[str]) -> None:
 
     resume = "--resume" in args
     recipe = load_recipe([_help_flag(arg) for arg in args if arg != "--resume"])
-    from igrpo_train.launch import describe, finish
+    from igrpo_train.launch import describe
     from igrpo_train.progress import Progress
     from igrpo_train.trainer import Trainer
 
     trainer = Trainer(recipe, resume=resume)
     if not trainer.processes.is_main:
         trainer.run()
-        finish(trainer.accelerator)
+        trainer.processes.finish()
         return
     with Progress(recipe.steps, done=trainer.state.step) as progress:
         progress.note(describe(trainer.accelerator))
@@ -70,7 +70,7 @@ def _train(args: list[str]) -> None:
             progress.note(f"stopped; go on with --resume ({recipe.run.folder})")
             raise
         progress.note(f"last checkpoint: {folder}")
-    finish(trainer.accelerator)
+    trainer.processes.finish()
 
 
 def _dry_run(args: list[str]) -> None:

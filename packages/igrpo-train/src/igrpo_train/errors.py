@@ -23,6 +23,9 @@ class MissingExtra(ImportError):
 class DiskError(OSError):
     """A file of the run could not be written; the message says which, why and how to go on."""
 
+    peer: int | None = None
+    """Rank of the process that met it, where it was another one."""
+
 
 class EngineError(TimeoutError):
     """The engine that samples did not answer in time; the message says after how long, and what to do."""

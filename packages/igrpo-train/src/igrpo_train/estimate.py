@@ -209,8 +209,6 @@ class Plan:
     """Bytes of the engine: the key-value cache, and the weights where it has its own."""
     whole_weights: bool
     """Whether the engine is the policy itself, whose weights must then be whole on every GPU."""
-    whole_gradients: bool = True
-    """fsdp2: whether the passes of one optimiser step add up whole gradients, to exchange them once (no_sync)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,10 +218,7 @@ class Memory:
     weights: int
     """Float32: 4 P / n."""
     gradients: int
-    """Float32: 4 P / n, and what is exchanged.
-
-    That is 4 P in the buckets of data-parallel processes, or whole gradients in the form of activations under fsdp2.
-    """
+    """Float32: 4 P / n, and 4 P in the buckets of data-parallel processes; shards are exchanged in every pass."""
     moments: int
     """AdamW's: 8 P / n, and 4 a tensor."""
     reference: int
@@ -282,9 +277,7 @@ def estimate_memory(shape: Shape, plan: Plan) -> Memory:
     else:
         copies = 2 * parameters if plan.half else 0
     saved = activation_bytes(shape, plan.tokens, half=plan.half, checkpointing=plan.checkpointing)
-    exchanged = 0
-    if plan.processes > 1:
-        exchanged = 4 * parameters if shards == 1 else item * parameters * plan.whole_gradients
+    exchanged = 4 * parameters if plan.processes > 1 and shards == 1 else 0
     whole = item * parameters if plan.half or shards > 1 else 0
     return Memory(
         weights=_share(4 * parameters, shards),

@@ -6,9 +6,7 @@ for it; otherwise each process has all of them. accelerate honours that configur
 falls back to data parallelism without a word, so there its state is told what to do.
 """
 
-import logging
 import os
-import sys
 from datetime import timedelta
 
 import torch
@@ -67,17 +65,6 @@ def describe(accelerator: Accelerator) -> str:
     return f"{size} processes ({kind}), {share}"
 
 
-def finish(accelerator: Accelerator) -> None:
-    """End a process of a run that went well; all of them call it, and only a single one comes back from it."""
-    if accelerator.num_processes > 1:
-        accelerator.wait_for_everyone()
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Everything is written. Taking the group down instead hung 3 runs of 12: gloo waits for who is gone.
-        os._exit(0)
-
-
 def check_processes(wanted: int, size: int, launched: int) -> None:
     """Refuse a run in which the processes are not those that were asked for.
 
@@ -109,6 +96,8 @@ def check_processes(wanted: int, size: int, launched: int) -> None:
 def _check(model: Model, run: Run, accelerator: Accelerator) -> None:
     """Refuse a launch that is not what was asked for."""
     check_processes(run.processes, accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
+    if run.sharding == "fsdp2" and accelerator.num_processes == 1:
+        raise ValueError("run.sharding must be auto in one process, got 'fsdp2': launch several, see docs/processes.md")
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         raise ValueError(
             "accelerate's configuration must ask for data parallelism or FSDP2, got DeepSpeed: see recipes/accelerate"

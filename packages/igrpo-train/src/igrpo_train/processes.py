@@ -9,7 +9,10 @@ Example:
     (slice(0, 3, None), ['rows'], False)
 """
 
+import logging
+import os
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -80,6 +83,20 @@ class Processes:
     def each(self, work: Callable[[], Result]) -> list[Result]:
         """As `together`, but the results of all are given to all."""
         return self.gather(self.together(work))
+
+    def wait(self) -> None:
+        """Return when every process has called it."""
+        self.gather(None)
+
+    def finish(self) -> None:
+        """Wait for all, then end this process at once, as one that went well; a single process goes on."""
+        self.wait()
+        if self.size > 1:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Everything is written. Taking the group down instead hung 3 runs of 12: gloo waits for who is gone.
+            os._exit(0)
 
     def main(self, work: Callable[[], object]) -> None:
         """Let the main process work while the others wait for its end; its errors are raised by all."""

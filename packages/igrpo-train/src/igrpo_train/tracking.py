@@ -176,7 +176,7 @@ class RunFolder:
         config = self.path / "config.json"
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path)
+        self._lock = lock_folder(self.path, "run.folder")
         code = self.path / "code.json"
         starts = json.loads(code.read_text(encoding="utf-8")) if resume and code.exists() else []
         write_text(code, json.dumps([*starts, code_state()], indent=2) + "\n")
@@ -227,15 +227,24 @@ def check_run_folder(recipe: Recipe, *, resume: bool) -> None:
         )
 
 
-def _lock(folder: Path) -> FileLock:
-    """The folder's lock, taken; it goes when the process does."""
+def lock_folder(folder: Path, setting: str) -> FileLock:
+    """The folder's lock, taken; it goes when the process does.
+
+    Args:
+        folder: exists.
+        setting: names the folder in the message.
+
+    Raises:
+        ValueError: another process has it.
+        DiskError: the folder cannot be written.
+    """
     lock = FileLock(folder / _LOCK)
     with disk_errors(folder):
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(
-                f"run.folder must be written by one run at a time, got {str(folder)!r}, which another process writes: "
+                f"{setting} must be written by one run at a time, got {str(folder)!r}, which another process writes: "
                 "wait for it, stop it, or name another folder"
             ) from None
     return lock
@@ -325,4 +334,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DiskError(f"{path} must be writable, got {reason!r}: {_REMEDY}") from error
+        failure = DiskError(f"{path} must be writable, got {reason!r}: {_REMEDY}")
+        # Another process shows its own error.
+        failure.peer = getattr(error, "peer", None)
+        raise failure from error

@@ -233,7 +233,14 @@ class Trainer:
         recipe, last = self.recipe, done == self.recipe.steps
         improved = False
         if self.held_out and (done % recipe.validation.every == 0 or last):
-            metrics |= self.validate()
+            try:
+                metrics |= self.validate()
+            except (EngineError, RetrieverError):
+                # The update is done: only its validation is missing.
+                self._record(done, metrics)
+                self.state = replace(self.state, step=done)
+                self._save(best=False)
+                raise
             score = metrics["validation/exact_match"]
             improved = self.state.best_metric is None or score > self.state.best_metric
         self._record(done, metrics)

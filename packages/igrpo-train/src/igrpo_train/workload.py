@@ -192,8 +192,9 @@ def step_seconds(
     - generation: each decoded position reads the weights once for every wave of rows that the cache holds, and all
       keys and values of the rows, or computes F a row, whichever takes longer;
     - training: 3 F a token, 4 F with checkpointing, F for the reference and F for the policy's own log-probabilities;
-    - exchange: gradients (and under fsdp2 weights, gathered twice a pass) over the slowest link, 2 bytes a number under
-      fsdp2 and 8 for data-parallel processes, which send and receive float32;
+    - exchange over the slowest link: data-parallel processes send and receive float32 gradients once an optimiser
+      step, 8 bytes a number; under fsdp2 each pass exchanges gradients, 4 bytes, and gathers weights, 2 bytes, for its
+      forward and backward halves, the reference and the policy's own log-probabilities;
     - hand-over: 2 P bytes are read, gathered under fsdp2, and written.
 
     Args:
@@ -226,7 +227,8 @@ def step_seconds(
     part = (processes - 1) / processes
     micro = math.ceil((prompts + sampled) / recipe.optimiser.tokens_per_micro_batch)
     if sharding == "fsdp2":
-        exchanged = 2 * weights * max(micro, load.optimiser_steps) + weights * load.optimiser_steps
+        gathered = 3 + (recipe.loss.kl_coefficient > 0)
+        exchanged = (gathered * weights + 4 * shape.parameters) * max(micro, load.optimiser_steps)
     else:
         exchanged = 8 * shape.parameters * load.optimiser_steps
     return Seconds(

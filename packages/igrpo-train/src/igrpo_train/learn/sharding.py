@@ -21,16 +21,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from igrpo_train.weights import whole_tensor
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 holds the model's weights.
-
-    Example:
-        >>> is_sharded(nn.Linear(2, 2))
-        False
-    """
-    return isinstance(model, FSDPModule)
-
-
 def shard_frozen(accelerator: Accelerator, model: nn.Module) -> Any:
     """Shard a model that is only read, as accelerate shards the one that is trained; every process calls it."""
     sharded: Any = fsdp2_prepare_model(accelerator, model)
