@@ -96,10 +96,10 @@ def judge(interval: Estimate, num_mixed: int, num_scored: int) -> tuple[Judgemen
     if num_mixed < LEAST_MIXED or interval.low is None or interval.high is None:
         return "undecided", f"{num_mixed} questions have both outcomes, {LEAST_MIXED} are needed"
     if interval.low > BAR:
-        return "supported", f"the interval lies above {BAR}"
+        return "supported", f"the AUC of V lies above {BAR}"
     if interval.high < BAR:
-        return "refuted", f"the interval lies below {BAR}"
-    return "undecided", f"the interval holds {BAR}"
+        return "refuted", f"the AUC of V lies below {BAR}"
+    return "undecided", f"the interval of the AUC of V holds {BAR}"
 
 
 class _Desk:

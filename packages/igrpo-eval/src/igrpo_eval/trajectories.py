@@ -26,7 +26,7 @@ LEAST_SAMPLES: Final = 5
 """Chains of a question; fewer hardly hold a success beside a failure."""
 _RECORDS: Final = "records.jsonl"
 _TREES: Final = "trees.jsonl"
-_SHARED: Final = ("temperature", "agent.", "scoring.")
+_SHARED: Final = ("temperature", "agent.", "scoring.", "retrieval.", "normaliser")
 """Settings by which scores and outcomes mean the same; they must agree in all folders of chains."""
 _EVALUATE: Final = "igrpo-eval run RECIPE.toml --out FOLDER --samples 8 --temperature 1 --scores"
 
@@ -169,7 +169,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 
 
 def _check_alike(first: Path, expected: Mapping[str, Any], folder: Path, settings: Mapping[str, Any]) -> None:
-    names = [name for name in sorted({*expected, *settings}) if name.startswith(_SHARED)]
+    names = [name for name in sorted({*expected, *settings}) if name.startswith(_SHARED) and name != "retrieval.batch"]
     for name in names:
         if expected.get(name) != settings.get(name):
             raise ValueError(
@@ -216,7 +216,8 @@ def _record_paths(
             policy=len(policies) - 1,
             step=-1 if step is None else step,
             question=question,
-            unit=question,
+            # Chains over other passages are no repetition of these.
+            unit=(*question, settings.get("corpus.hash")),
             hops=row["hops"],
             success=row["exact_match"] == 1,
             complete=True,

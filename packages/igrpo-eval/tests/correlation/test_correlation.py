@@ -45,7 +45,7 @@ def test_a_value_that_tells_right_from_wrong_is_supported(make_paths):
     one = _only(make_paths(question, success, score))
     (verdict,) = one.verdicts
     assert (verdict.source, verdict.judgement) == ("nq", "supported")
-    assert verdict.reason == "the interval lies above 0.6"
+    assert verdict.reason == "the AUC of V lies above 0.6"
     assert verdict.auc == verdict.equal_length == verdict.before
     assert one.values[0].covariance.low > 0
 
@@ -120,7 +120,7 @@ def test_verdicts_follow_the_interval():
 
     assert judge(Estimate(0.7, 0.61, 0.8), 30, 99)[0] == "supported"
     assert judge(Estimate(0.5, 0.4, 0.59), 30, 99)[0] == "refuted"
-    assert judge(Estimate(0.6, 0.6, 0.7), 30, 99) == ("undecided", "the interval holds 0.6")
+    assert judge(Estimate(0.6, 0.6, 0.7), 30, 99) == ("undecided", "the interval of the AUC of V holds 0.6")
     assert judge(Estimate(1.0, 1.0, 1.0), 29, 99) == ("undecided", "29 questions have both outcomes, 30 are needed")
     assert judge(Estimate(0.5, 0.5, 0.5), 99, 0) == ("undecided", "no path has a scored node")
 

@@ -4,6 +4,7 @@ In: nothing but a seed; policy trees to check on may be given. Out: rows with ve
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from igrpo_theory.growth_claims import answer_claims, finite_claims, growth_clai
 from igrpo_theory.worlds import PolicyTree, padded, random_policy_tree
 
 _HEADER = ("claim", "tree", "predicted", "", "measured", "error bar", "verdict")
+_READ: Final = {"=": "=", "<=": ">="}
+"""A relation of what was measured to what was predicted, read the other way round."""
 
 
 def default_cases(seed: int) -> list[Case]:
@@ -94,7 +97,8 @@ def table(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     numbers = [f"{number:.4g}" for number in (row.predicted, row.measured, row.error)]
     verdict = "holds" if row.holds else "FAILS"
-    return (row.claim, row.case, numbers[0], row.relation, numbers[1], numbers[2], verdict)
+    # The table reads from left to right: what is predicted stands first.
+    return (row.claim, row.case, numbers[0], _READ[row.relation], numbers[1], numbers[2], verdict)
 
 
 def _with_answers(rng: np.random.Generator) -> PolicyTree:
