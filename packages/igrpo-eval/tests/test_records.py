@@ -146,3 +146,29 @@ def test_reading_no_file_is_an_error(tmp_path):
 
     with pytest.raises(FileNotFoundError, match=r"records must be a file, got .* evaluate first"):
         read_records(tmp_path / "records.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("exact_match", float("nan")),
+        ("exact_match", "1"),
+        ("f1", 7.5),
+        ("id", 7),
+        ("sample", -1),
+        ("turns", 0),
+        ("golds", None),
+        ("answer_seen", "ab"),
+        ("scores", [2.0]),
+        ("answered", "yes"),
+    ],
+)
+def test_a_record_that_holds_what_it_cannot_is_named_with_its_line(make_record, tmp_path, name, value):
+    from dataclasses import asdict
+
+    from igrpo_eval.records import read_records
+
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps({**asdict(make_record()), name: value}) + "\n")
+    with pytest.raises(ValueError, match=rf"records.jsonl, line 1: {name} must be"):
+        read_records(path)

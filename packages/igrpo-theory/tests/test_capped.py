@@ -199,3 +199,15 @@ def counts_of(rates: list[float], budget: int) -> np.ndarray:
 def test_input_without_meaning_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_rates_far_apart_or_at_the_edge_of_floats_have_means() -> None:
+    question = np.zeros(3, dtype=np.int64)
+    assert expected_counts(np.array([3.0, 3.0, 0.0]), question, np.array([5]), 2).round(6).tolist() == [2.0, 2.0, 1.0]
+    huge = expected_counts(np.full(3, 1e308), question, np.array([2]), 2)
+    assert np.allclose(huge, 2 / 3)
+
+
+def test_stages_that_are_too_much_work_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"budget times active nodes must be at most 20,000 .* got 1000 draws for 999"):
+        expected_counts(np.ones(999), np.zeros(999, dtype=np.int64), np.array([1000]), 2)

@@ -38,3 +38,14 @@ def test_joined_forests_are_the_forest_of_one_growth(mode, cuts):
 def test_nothing_to_join_is_refused():
     with pytest.raises(ValueError, match="forests must hold at least one"):
         join([])
+
+
+def test_forests_of_different_rules_are_refused():
+    policy = random_policy_tree(np.random.default_rng(1), turns=3, branching=3)
+    keys = question_keys(5, 0, np.arange(1), ["0"])
+    roots = np.zeros(1, dtype=np.int64)
+    one, other = (
+        grow(PolicyTreeWorld(policy), roots, keys, GrowthRule(gamma=gamma, turn_limit=3)).tree for gamma in (1.0, 2.0)
+    )
+    with pytest.raises(ValueError, match=r"forests must be grown by one gamma, got \[1.0, 2.0\] at depth 1"):
+        join([one, other])

@@ -264,3 +264,14 @@ def test_records_carry_the_weights() -> None:
     chains = grown(PADDED, GrowthRule(cap=1, criterion="score", turn_limit=4), 1)
     last = chains.to_records(int)[0]["nodes"][-1]
     assert (last["weight_mu"], last["weight_pi"]) == (None, pytest.approx(1 / 5))
+
+
+def test_a_tree_whose_weights_are_too_much_work_is_recorded_without_them() -> None:
+    from igrpo_theory import GrowthRule, PolicyTreeWorld, grow, question_keys, random_policy_tree
+
+    policy = random_policy_tree(np.random.default_rng(1), turns=3, branching=3)
+    rule = GrowthRule(budget=300, cap=2, turn_limit=3)
+    tree = grow(PolicyTreeWorld(policy), [0], question_keys(0, 0, np.arange(1), ["q"]), rule).tree
+    with pytest.raises(ValueError, match="budget times active nodes must be at most"):
+        tree.weights("pi")
+    assert {node["weight_pi"] for node in tree.to_records(int)[0]["nodes"]} == {None}

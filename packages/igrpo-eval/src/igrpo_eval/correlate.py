@@ -58,6 +58,8 @@ class Correlation:
         for name, suffix in (("out", ".json"), ("figure", ".svg")):
             value = getattr(self, name)
             check(name, value, value is None or value.endswith(suffix), f"a path that ends in {suffix}")
+        taken = Path(self.out or "").name in ("settings.json", "summary.json", "config.json", "code.json")
+        check("out", self.out, not taken, "a file of its own", "what is read stands under that name")
 
     @property
     def file(self) -> Path:

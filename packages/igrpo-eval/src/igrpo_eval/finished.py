@@ -55,7 +55,7 @@ def read_finished(name: str) -> Finished:
         )
     try:
         least = int(summary["groups"][0]["num_records"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{folder / SUMMARY} must count its records, got {error!r}: {_REMEDIES[SUMMARY]}") from error
     if len(records) < least:
         raise ValueError(
@@ -68,7 +68,7 @@ def read_finished(name: str) -> Finished:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON, got {error}: {_REMEDIES[path.name]}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} must be a JSON object, got {str(value)[:60]!r}: {_REMEDIES[path.name]}")

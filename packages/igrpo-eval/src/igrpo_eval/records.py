@@ -10,10 +10,10 @@ Source: ours.
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from igrpo_train.errors import DiskError
 from igrpo_train.question import Question
@@ -82,14 +82,53 @@ def record_from_row(row: Mapping[str, Any]) -> Record:
     """A record from its JSON object.
 
     Raises:
-        ValueError: the object does not have exactly the fields of a record.
+        ValueError: the object does not have exactly the fields of a record, or one holds what it cannot.
     """
     if not isinstance(row, Mapping) or set(row) != set(_FIELDS):
         given = sorted(row) if isinstance(row, Mapping) else row
         raise ValueError(f"a record must have the fields {', '.join(_FIELDS)}, got {given}")
+    for name, (passes, rule) in _RULES.items():
+        if not passes(row[name]):
+            raise ValueError(f"{name} must be {rule}, got {str(row[name])[:60]!r}")
     return Record(**{**row, **{name: tuple(row[name]) for name in _LISTS}})
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_share(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
+
+
+def _is_list(value: object, passes: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and all(map(passes, value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_COUNTS: Final = ("sample", "hops", "searches", "tool_calls_official", "invalid_turns", "truncated_turns")
+_Rule: TypeAlias = tuple[Callable[[Any], bool], str]
+_RULES: Final[dict[str, _Rule]] = {
+    **dict.fromkeys(("id", "question", "source"), (_is_text, "a text")),
+    **dict.fromkeys((*_COUNTS, "prompt_tokens", "response_tokens"), (_is_count, "a whole number of at least 0")),
+    "turns": (lambda value: _is_count(value) and value >= 1, "a whole number of at least 1"),
+    "golds": (lambda value: _is_list(value, _is_text), "a list of texts"),
+    "prediction": (lambda value: value is None or _is_text(value), "a text or null"),
+    "answered": (lambda value: isinstance(value, bool), "true or false"),
+    "exact_match": (lambda value: _is_share(value) and value in (0, 1), "0 or 1"),
+    "f1": (_is_share, "between 0 and 1"),
+    "root_score": (lambda value: value is None or _is_share(value), "null or between 0 and 1"),
+    "scores": (
+        lambda value: _is_list(value, lambda one: one is None or _is_share(one)),
+        "a list of nulls and numbers between 0 and 1",
+    ),
+    "answer_seen": (lambda value: _is_list(value, lambda one: isinstance(one, bool)), "a list of true and false"),
+    "transcript": (lambda value: _is_list(value, lambda one: isinstance(one, Mapping)), "a list of objects"),
+    "seconds": (lambda value: type(value) in (int, float) and 0 <= value < float("inf"), "a number of at least 0"),
+}
 _FIELDS: Final = tuple(entry.name for entry in fields(Record))
 _LISTS: Final = ("golds", "scores", "answer_seen", "transcript")
 
@@ -108,7 +147,7 @@ def read_records(path: Path) -> list[Record]:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             records.append(record_from_row(json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error}: the file was changed, remove the line") from error
     if lines[-1]:
         logger.warning("%s ends in the middle of a record: it is dropped and redone", path)
@@ -225,8 +264,8 @@ def _check_same(path: Path, settings: Mapping[str, object]) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"out must hold {SETTINGS} to resume, got no {str(path)!r}: give --out a new folder")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        saved = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} must be JSON to resume, got {error}: restore it or give --out a new folder"
         ) from error

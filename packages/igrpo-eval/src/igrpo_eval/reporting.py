@@ -5,6 +5,7 @@ Source: ours.
 """
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ class Report:
 
     def __post_init__(self) -> None:
         check("folders", self.folders, bool(self.folders), "at least one", USAGE)
-        check("folders", self.folders, len(set(self.folders)) == len(self.folders), "different ones", "remove one")
+        places = {os.path.realpath(os.path.expanduser(folder)) for folder in self.folders}
+        check("folders", self.folders, len(places) == len(self.folders), "different ones", "remove one")
         check("seed", self.seed, natural(self.seed), "at least 0")
         check("pass_k", self.pass_k, all(k >= 1 for k in self.pass_k), "at least 1 each")
 

@@ -384,7 +384,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
                 )
             try:
                 yield place, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{place}: must be JSON, got {error}: restore the file or remove the line") from error
     if number == 0:
         raise ValueError(f"{path} must hold at least one line, got an empty file: finish the run with --resume")
@@ -394,9 +394,9 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be there, got no such file: it says what the lines beside it depend on")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} must be JSON, got {error}: restore it") from error
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} must be a JSON object, got {error}: restore it") from error
 
 
 def _short(row: object) -> str:

@@ -134,7 +134,12 @@ def _gap(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    try:
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"--json must be a file that can be written, got {path} ({error.strerror}): name another"
+        ) from error
     _say(f"wrote {path}")
 
 

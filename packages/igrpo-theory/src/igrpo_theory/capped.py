@@ -25,6 +25,8 @@ from igrpo_theory.segments import rank_within
 _MOST_COUNT_VECTORS = 200_000
 # Stages times nodes times draws that one quadrature handles at once; bounds its memory.
 _CHUNK = 10_000
+# Nodes times draws of one stage, some seconds and 300 MB of work.
+_MOST_WORK = 20_000
 
 
 def check_cap(cap: int) -> None:
@@ -40,8 +42,10 @@ def check_cap(cap: int) -> None:
         Traceback (most recent call last):
         ValueError: cap must be at least 1, got 0: 1 is a chain, cap = budget is no cap
     """
-    if cap < 1:
+    if not cap >= 1:
         raise ValueError(f"cap must be at least 1, got {cap}: 1 is a chain, cap = budget is no cap")
+    if cap != int(cap):
+        raise ValueError(f"cap must be a whole number, got {cap}: round it")
 
 
 def capped_mean(rate: Float[np.ndarray, "..."], cap: int) -> Float[np.ndarray, "..."]:
@@ -228,9 +232,16 @@ def _race_means(rates: Float[np.ndarray, "W R"], total: int, cap: int) -> Float[
     num_nodes = len(rates)
     if num_nodes == 0 or total == cap * num_nodes:
         return np.full(rates.shape, float(cap))
+    # Of their largest, so that sums stay in the range of floats; a share that underflows is as good as the smallest.
+    shares = np.maximum(rates / rates.max(axis=0), np.finfo(np.float64).smallest_subnormal)
     if total <= cap:
-        return total * rates / rates.sum(axis=0)
-    return _quadrature(rates / rates.max(axis=0), total, cap)
+        return total * shares / shares.sum(axis=0)
+    if total * num_nodes > _MOST_WORK:
+        raise ValueError(
+            f"budget times active nodes must be at most {_MOST_WORK:,} for exact means under a cap, got {total} draws "
+            f"for {num_nodes} nodes: lower the budget, or set cap = budget"
+        )
+    return _quadrature(shares, total, cap)
 
 
 def _quadrature(rates: Float[np.ndarray, "W R"], total: int, cap: int) -> Float[np.ndarray, "W R"]:

@@ -252,6 +252,8 @@ def _check_draw(
     scheme: Scheme,
 ) -> None:
     check_cap(cap)
+    if not np.issubdtype(budget.dtype, np.integer):
+        raise ValueError(f"budget must hold whole numbers, got {budget}: round them")
     if (budget[num_active > 0] < 1).any():
         slot = int(np.flatnonzero((num_active > 0) & (budget < 1))[0])
         raise ValueError(

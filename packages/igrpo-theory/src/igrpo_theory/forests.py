@@ -25,7 +25,7 @@ def join(forests: Sequence[RolloutTree[Payload]]) -> RolloutTree[Payload]:
         forests: grown by one rule, at least one.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or they were grown by different rules.
 
     Source: ours.
 
@@ -69,6 +69,10 @@ def _join_stages(forests: Sequence[RolloutTree[Payload]], places: Sequence[Int[n
     for depth in depths:
         own = [next((stage for stage in forest.stages if stage.depth == depth), None) for forest in forests]
         held = [(stage, place) for stage, place in zip(own, places, strict=True) if stage is not None]
+        for name in ("gamma", "cap", "scheme"):
+            given = sorted({getattr(stage, name) for stage, _ in held})
+            if len(given) > 1:
+                raise ValueError(f"forests must be grown by one {name}, got {given} at depth {depth}: join like ones")
         budgets = [
             np.zeros(forest.num_questions, dtype=np.int64) if stage is None else stage.budget
             for forest, stage in zip(forests, own, strict=True)

@@ -59,10 +59,13 @@ class GrowthRule:
     def __post_init__(self) -> None:
         expansion.check_gamma(self.gamma)
         check_cap(self.cap)
-        if self.budget < 1:
+        if not self.budget >= 1:
             raise ValueError(f"budget must be at least 1, got {self.budget}: the root needs a child")
-        if self.turn_limit < 1:
+        if not self.turn_limit >= 1:
             raise ValueError(f"turn_limit must be at least 1, got {self.turn_limit}: a path needs a turn")
+        for field in ("budget", "turn_limit"):
+            if not isinstance(getattr(self, field), int | np.integer):
+                raise ValueError(f"{field} must be a whole number, got {getattr(self, field)}: round it")
         for field, choices in _CHOICES.items():
             if getattr(self, field) not in choices:
                 raise ValueError(

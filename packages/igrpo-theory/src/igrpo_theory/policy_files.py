@@ -71,6 +71,12 @@ def _check_levels(levels: list[Any], path: Path) -> None:
             raise ValueError(
                 f"levels[{number}] must be an object, got {_shown(level)} ({path}): it holds {', '.join(_FIELDS)}"
             )
+        unknown = [field for field in level if field not in (*_FIELDS, "reward")]
+        if unknown:
+            raise ValueError(
+                f"levels[{number}] must have {', '.join(_FIELDS)} and reward only, got {_shown(unknown[0])} ({path}): "
+                "rename or remove it"
+            )
         missing = [field for field in _FIELDS if field not in level]
         if missing:
             raise ValueError(f"levels[{number}] must have {', '.join(_FIELDS)}, got no {missing[0]} ({path}): add it")

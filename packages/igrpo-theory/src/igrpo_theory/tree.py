@@ -254,8 +254,8 @@ class RolloutTree(Generic[Payload]):
         """The logarithms of `weights`, which do not overflow; minus infinity at truncated leaves.
 
         Raises:
-            ValueError: for an unknown target, a node of which no draw is on record, or mu where expanded nodes have no
-                values.
+            ValueError: for an unknown target, a node of which no draw is on record, mu where expanded nodes have no
+                values, or stages so large that their mean counts under the cap are too much work.
         """
         check_target(target)
         log_weights = self._log_weights(target)
@@ -269,8 +269,7 @@ class RolloutTree(Generic[Payload]):
 
     def to_records(self, payload_to_json: Callable[[Payload], Any]) -> list[dict[str, Any]]:
         """One JSON-able dict a question, for a line of trees.jsonl; nodes are listed and linked by local number."""
-        with np.errstate(over="ignore"):
-            by_target = {target: np.exp(self._log_weights(target)) for target in get_args(Target)}
+        by_target = {target: self._recorded_weights(target) for target in get_args(Target)}
         parent_local = np.where(self.parent >= 0, self.local[self.parent], -1)
         records: list[dict[str, Any]] = [{"slot": slot, "nodes": []} for slot in range(self.num_questions)]
         for node, slot in enumerate(self.question.tolist()):
@@ -286,6 +285,14 @@ class RolloutTree(Generic[Payload]):
                 }
             )
         return records
+
+    def _recorded_weights(self, target: Target) -> Float64[np.ndarray, " N"]:
+        """The weights, infinite where they overflow, NaN where they are not known or too much work."""
+        try:
+            with np.errstate(over="ignore"):
+                return np.exp(self._log_weights(target))
+        except ValueError:
+            return np.full(self.num_nodes, np.nan)
 
     def _log_weights(self, target: Target) -> Float64[np.ndarray, " N"]:
         """Logarithms of the weights, NaN where one is not known."""

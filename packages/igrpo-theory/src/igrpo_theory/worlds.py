@@ -280,7 +280,15 @@ class PolicyTreeWorld:
     def propose(
         self, tree: RolloutTree[int], parents: Int[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"]
     ) -> Proposal[int]:
-        """Draw a child state for each parent."""
+        """Draw a child state for each parent.
+
+        Raises:
+            ValueError: the parents are at the policy's last turn.
+        """
+        if len(parents) and tree.depth[parents[0]] >= self.policy.turns:
+            raise ValueError(
+                f"turn_limit must be at most the policy's {self.policy.turns} turns, got a larger one: lower it"
+            )
         states, bits = _payloads(tree, parents), random_bits(keys)
         passed = np.zeros(len(states), dtype=self._places)
         for ends in self._ends:
